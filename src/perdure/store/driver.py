@@ -1,0 +1,215 @@
+"""What a database driver must do for `SqlStore` and its writer. Decides the port and the errors that cross
+it; no SQL here.
+
+A driver owns its connections. It has one *write* connection, used by one thread at a time (`Writer`
+serialises), and as many *read* connections as it likes (`read` may be called from many threads at once).
+Everything here blocks: callers are threads.
+
+Queries are named. `queries.load(dialect)` reads `sql/common/*.sql` and `sql/<dialect>/*.sql` (a dialect's
+query wins over a common one of the same name). Parameters are `:name`; values are str, int, float, bool, None
+or a list of str. A list reaches SQLite as a JSON array (`json_each(:ids)`) and Postgres as `text[]` (`=
+ANY(:ids)`).
+
+Each dialect provides what must differ: the conditions `is_runner`, `is_named`, `owner_is_listed` (lists), and
+`run_lock`, `run_lock_skip` (columns `{run}`, parameter `:id`; the root's row is locked before the run's; the
+second gives no row instead of waiting). The common queries use `TRUE` and `FALSE`, `CAST(... AS text)`, row
+values and `RETURNING`.
+
+Driver exceptions never cross: each becomes a `PerdureError` of `errors.py`, or one of the two below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from perdure.core.records import NewRun, Question, Record, RecordType, RunChange, WorkerRow
+from perdure.core.states import TRANSITIONS, Status, is_terminal
+from perdure.store.base import Lane
+
+T = TypeVar("T")
+Params = Mapping[str, Any]
+
+
+class StoreBusy(Exception):
+    """Nothing was written because somebody else has the lock (or the database asks to try again). Try
+    again."""
+
+
+class StoreLost(Exception):
+    """The connection broke. `is_ambiguous`: COMMIT may have been sent, so it is not known whether all or
+    nothing is stored.
+
+    The driver has thrown the connection away and connects afresh at the next call.
+    """
+
+    def __init__(self, message: str, *, is_ambiguous: bool) -> None:
+        super().__init__(message)
+        self.is_ambiguous = is_ambiguous
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """All entries of one lane in a group, in order. A lane has at most one batch in a group, and `change` is
+    of the last entry.
+
+    The first record of a created run is its `submitted` record already. `seq`, `status` and `refusal` are the
+    driver's reply; they count only once `Driver.write` has returned.
+    """
+
+    lane: Lane
+    first_n: int
+    last_n: int
+    records: list[Record]
+    change: RunChange | None = None
+    create: NewRun | None = None
+    questions: list[Question] = field(default_factory=list)
+    delivered: list[str] = field(default_factory=list)
+    status: str | None = None
+    """What `change` really wrote."""
+    refusal: BaseException | None = None
+    """`RunLost` (stale fence) or `DurableConflictError` (run id taken): nothing of this batch was stored; the
+    others were."""
+
+
+class Session(Protocol):
+    """One connection inside one transaction. Rows are tuples in the order of the query's columns; `rows.py`
+    names them."""
+
+    @property
+    def now(self) -> float:
+        """The database's clock at the begin of the transaction, epoch seconds."""
+        ...
+
+    def all(self, query: str, params: Params | None = None) -> list[tuple[Any, ...]]:
+        """All rows of the query of this name."""
+        ...
+
+    def one(self, query: str, params: Params | None = None) -> tuple[Any, ...] | None:
+        """The first row, or None."""
+        ...
+
+    def run(self, query: str, params: Params | None = None) -> int:
+        """Execute; returns the number of rows changed."""
+        ...
+
+    def many(self, query: str, params: Sequence[Params]) -> None:
+        """Execute once per element, as cheaply as the database can."""
+        ...
+
+    def insert_records(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Insert journal rows, each a tuple in the order of `StoredRecord`'s fields (= the columns of table
+        `record`)."""
+        ...
+
+
+class Driver(Protocol):
+    """One database. See the module docstring for threads and errors."""
+
+    url: str
+    kind: str
+    """`sqlite` or `postgres`: also the name of the directories with its SQL."""
+    can_inline: bool
+    """Whether `write` in the caller's thread is cheap and never waits for a lock when `is_inline`."""
+
+    def setup(self) -> None:
+        """Create the schema or migrate it, safe against other processes doing the same. `DurableStorageError`
+        if it is newer."""
+        ...
+
+    def write(self, batches: Sequence[Batch], *, is_inline: bool = False) -> None:
+        """Commit a group in one transaction and fill in the batches' replies.
+
+        Locks all roots ascending, then all runs ascending. A batch is written only if the run's (fence,
+        worker_id) are its lane's and `entry_n < first_n`; then `entry_n = last_n`. A batch found stored
+        already (same fence, `entry_n >= last_n`: the group is sent again after an ambiguous commit) is left
+        alone and counts as written. Everybody else is refused. Sequence numbers come from the root's row.
+        `delivered` before `change`; `settle` decides the status.
+
+        Raises (nothing stored, no reply valid): `StoreBusy`; `StoreLost`; `DurableConflictError`,
+        `DurableLimitError`, `SerializationError` or `InvalidInputError` if some batch's content cannot be
+        stored (the writer finds out whose); `DurableStorageError` if nothing can be stored (disk full, read
+        only, I/O error, corrupt).
+        """
+        ...
+
+    def transact(self, work: Callable[[Session], T]) -> T:
+        """Run `work` in one write transaction on the write connection; rolled back if it raises. Errors as of
+        `write`."""
+        ...
+
+    def read(self, work: Callable[[Session], T]) -> T:
+        """Run `work` in one read-only snapshot on a read connection. May be called from many threads. Errors
+        as of `write`."""
+        ...
+
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` (in a thread of the driver's) soon after another process committed; returns what
+        stops it.
+
+        Called by `SqlStore` only while there are subscribers, and at most once at a time.
+        """
+        ...
+
+    def worker_lock(self, worker_id: str) -> str:
+        """Take what proves that this worker lives; returns its name for the row's `lock`. Before the row is
+        inserted."""
+        ...
+
+    def worker_unlock(self, worker_id: str) -> None:
+        """Give it back and remove what is left of it. Nothing happens if this process does not hold it."""
+        ...
+
+    def worker_sweep(self, worker: WorkerRow) -> None:
+        """Remove what is left of the lock of a worker proven dead or ended. Never takes a held lock away."""
+        ...
+
+    def worker_probe(self, worker: WorkerRow) -> str:
+        """`dead`, `alive` or `unknown`; see `WorkerStore.worker_probe`."""
+        ...
+
+    def worker_beat(self, worker_id: str) -> bool:
+        """Execute query `worker_beat` on a connection of its own with a short timeout. False if ended or
+        gone. Raises `DurableStorageError` if it could not be counted."""
+        ...
+
+    def close(self) -> None:
+        """Close all connections and release all locks. Idempotent."""
+        ...
+
+
+def settle(change: RunChange, *, is_cancel_requested: bool, has_undelivered: bool) -> str:
+    """The status that `change` really writes, under the run's lock. Shared by the drivers so that they cannot
+    differ.
+
+    A cancel that came before the end wins over it (law 13), and over `needs_attention`, which nobody would
+    claim. A run does not go to sleep over an answer or a cancel.
+    """
+    if is_cancel_requested:
+        if is_terminal(change.status) or change.status == Status.NEEDS_ATTENTION:
+            return Status.CANCELLED.value
+        if change.status in (Status.WAITING, Status.RETRY_WAIT):
+            return Status.PENDING.value
+    if has_undelivered and change.status == Status.WAITING:
+        return Status.PENDING.value
+    return str(change.status)
+
+
+def may_settle(old: str, new: str) -> bool:
+    """Whether the owner of a run in status `old` may write `new`. An owned run that is not over counts as
+    running: answers from outside may have made its sleep `pending` meanwhile."""
+    return not is_terminal(old) and new in TRANSITIONS[Status.RUNNING]
+
+
+def settled_records(batch: Batch) -> list[Record]:
+    """The batch's records, with the `status` record of its change telling what was really written."""
+    change, status = batch.change, batch.status
+    if change is None or status == change.status:
+        return batch.records
+    return [
+        record._replace(outcome=status)
+        if record.type == RecordType.STATUS and record.outcome == change.status
+        else record
+        for record in batch.records
+    ]
