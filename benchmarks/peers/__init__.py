@@ -1,0 +1,1 @@
+"""One module per peer, each with the same workloads. Runs in the peers' own virtual environment."""
