@@ -5,8 +5,9 @@ Only the port, the address and the number of connections differ from ``initdb``'
 """
 
 import socket
+import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,6 +76,9 @@ def running(directory: Path) -> Iterator[Server]:
             timeout=60,
         )
 
+    if (server.pgdata / "postmaster.pid").exists():  # left behind by a runner that was killed
+        with suppress(subprocess.CalledProcessError):
+            control("-m", "fast", "stop")
     # No Unix socket: its path has a length limit, and every contender goes through TCP alike.
     options = f"-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories='' "
     options += f"-c max_connections={MAX_CONNECTIONS}"

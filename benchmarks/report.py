@@ -32,6 +32,9 @@ class Summary:
             raise KeyError(figure)
         return statistics.median(values)
 
+    def worst(self, figure: str) -> float:
+        return max(measured[figure] for measured in self.measurements)
+
     def spread(self) -> str:
         values = [measured[self.plan.value] for measured in self.measurements]
         return f"{_number(min(values))}-{_number(max(values))}"
