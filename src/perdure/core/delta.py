@@ -1,8 +1,8 @@
 """The difference between two states, so that a run stores what changed and not its state again and again.
 
-Works on JSON trees, as text that the codec wrote is parsed to (tags are ordinary objects here). Exact: `apply` gives
-the new tree with its types (1, True and 1.0 differ) and its order of keys. What grows at its end (lists, texts) costs
-what was added.
+Works on JSON trees, as text that the codec wrote is parsed to (tags are ordinary objects here). Exact:
+`apply` gives the new tree with its types (1, True and 1.0 differ) and its order of keys. What grows at its
+end (lists, texts) costs what was added.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from perdure.core.codec.text import dumps
 
 # Operations are lists, because a delta is stored as JSON:
 #   ["set", path, value]              at a key of an object (a new one goes last), an index, or the root
@@ -37,13 +39,13 @@ def diff(old: Any, new: Any) -> Delta | None:
 def _changes(old: Any, new: Any, path: _TreePath) -> Iterator[Operation]:
     kind = type(new)
     if type(old) is kind:
+        if is_same(old, new):
+            return
         if kind is dict:
             yield from _dict_changes(old, new, path)
             return
         if kind is list:
             yield from _list_changes(old, new, path)
-            return
-        if _is_same_leaf(old, new):
             return
         if kind is str and old and new.startswith(old):
             yield ["append", path, new[len(old) :]]
@@ -51,9 +53,10 @@ def _changes(old: Any, new: Any, path: _TreePath) -> Iterator[Operation]:
     yield ["set", path, new]
 
 
-def _is_same_leaf(old: Any, new: Any) -> bool:
-    # By text for floats: 0.0 == -0.0, yet they are not the same.
-    return repr(old) == repr(new) if type(old) is float else old == new
+def is_same(old: Any, new: Any) -> bool:
+    """Whether two trees have equal text: values, types and order of keys."""
+    # Both comparisons run in C. The first finds most differences at once; 1 == True, and order is not in it.
+    return old == new and dumps(old) == dumps(new)
 
 
 def _dict_changes(old: dict[str, Any], new: dict[str, Any], path: _TreePath) -> Iterator[Operation]:
@@ -84,8 +87,7 @@ def _list_changes(old: list[Any], new: list[Any], path: _TreePath) -> Iterator[O
 def _shared_count(old: Sequence[Any], new: Sequence[Any]) -> int:
     count = 0
     for before, after in zip(old, new, strict=False):
-        # The C comparison first: it is fast, and trees it calls different are.
-        if before != after or any(True for _ in _changes(before, after, [])):
+        if not is_same(before, after):
             break
         count += 1
     return count
@@ -148,8 +150,8 @@ _APPLIERS: dict[str, _Applier] = {
 def should_keyframe(delta_bytes_since_keyframe: int, state_bytes: int) -> bool:
     """Whether to store the whole state instead of one more delta.
 
-    `delta_bytes_since_keyframe` includes the delta at hand. A keyframe is written when deltas outweigh the state, so
-    each is paid for by deltas of its size and all keyframes of a run weigh no more than its deltas: storage stays
-    linear in what changed, and reading a state takes at most twice its size.
+    `delta_bytes_since_keyframe` includes the delta at hand. A keyframe is written when deltas outweigh the
+    state, so each is paid for by deltas of its size and all keyframes of a run weigh no more than its deltas:
+    storage stays linear in what changed, and reading a state takes at most twice its size.
     """
     return delta_bytes_since_keyframe >= state_bytes

@@ -18,7 +18,7 @@ MAX_ID_CHARS = 256
 
 
 class _Sequence:
-    """UUIDv7 numbers that only grow within a process: 48 bits of ms, a 12-bit count within it, 62 random bits.
+    """UUIDv7 numbers that only grow within a process: 48 bits of ms, a 12-bit count in it, 62 random bits.
 
     The random bits come from the system each time, so a forked child that shares the count repeats nothing.
     """
@@ -33,7 +33,8 @@ class _Sequence:
         random = int.from_bytes(os.urandom(8), "big") & 0x3FFF_FFFF_FFFF_FFFF
         now = time.time_ns() // 1_000_000 << 12
         with self._lock:
-            # A clock that stands still or goes back only makes the count grow, into the next millisecond if need be.
+            # A clock that stands still or goes back only makes the count grow, into the next millisecond if
+            # need be.
             self._last = stamp = max(now, self._last + 1)
         milliseconds, count = stamp >> 12, stamp & 0xFFF
         return milliseconds << 80 | 0x7 << 76 | count << 64 | 0b10 << 62 | random
@@ -60,8 +61,11 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def check_id(value: object, field: str) -> str:
-    """The id as it is. Raises `InvalidInputError(field)` unless it is a non-blank str of at most 256 characters
-    without control characters or surrogates (which not every store and terminal can hold)."""
+    """The id as it is. Raises `InvalidInputError` naming the field otherwise.
+
+    An id is a non-blank str of at most 256 characters, without control characters and surrogates, which not
+    every store and terminal can hold.
+    """
     if not isinstance(value, str):
         raise InvalidInputError(field, f"must be a str, not {type(value).__qualname__}")
     if not value or value.isspace():
@@ -83,7 +87,7 @@ _FOREIGN = re.compile("[^a-z0-9_-]+")
 
 
 def file_name(id: str) -> str:
-    """A file name for an id: legal on every system, and another one for every other id, also where case is folded.
+    """A file name for an id: legal on every system, and unique also where case is folded.
 
     At most 64 characters; plain lower-case ids (a UUID) stay as they are. A suffix with a dot may follow.
     """

@@ -1,4 +1,4 @@
-"""Whether a failed attempt is followed by another, and after how long. The caller stores the time and waits."""
+"""Whether a failed attempt gets a successor, and after how long. The caller stores the time, and waits."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _Classes = tuple[type[BaseException], ...]
 class RetryPolicy:
     """Attempts of one operation. Delays double by default and are capped; jitter spreads them downwards.
 
-    `jitter` is the part of a delay that is random: 0 waits exactly, 1 anything from nothing to the whole delay.
-    An error is tried again if it is a `retry_on` and no `give_up_on`. Raises `InvalidInputError` for values that
-    make no sense.
+    `jitter` is the part of a delay that is random: 0 waits exactly, 1 anything from nothing to the whole
+    delay. An error is tried again if it is a `retry_on` and no `give_up_on`. Raises `InvalidInputError` for
+    values that make no sense.
     """
 
     max_attempts: int = 1

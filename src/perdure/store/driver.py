@@ -20,8 +20,10 @@ Driver exceptions never cross: each becomes a `PerdureError` of `errors.py`, or 
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from perdure.core.records import NewRun, Question, Record, RecordType, RunChange, WorkerRow
@@ -67,7 +69,7 @@ class Batch:
     questions: list[Question] = field(default_factory=list)
     delivered: list[str] = field(default_factory=list)
     status: str | None = None
-    """What `change` really wrote."""
+    """What `change` really wrote; of a batch found stored already, the status the run has."""
     refusal: BaseException | None = None
     """`RunLost` (stale fence) or `DurableConflictError` (run id taken): nothing of this batch was stored; the
     others were."""
@@ -174,9 +176,27 @@ class Driver(Protocol):
         gone. Raises `DurableStorageError` if it could not be counted."""
         ...
 
+    def abandon(self) -> None:
+        """In a child made by `fork()`: let go of inherited locks without giving them back for the parent, and
+        use no inherited connection again (closing one would speak for the parent too)."""
+        ...
+
     def close(self) -> None:
         """Close all connections and release all locks. Idempotent."""
         ...
+
+
+def host_name() -> str:
+    """Name of this machine, for `WorkerRow.host`."""
+    return socket.gethostname()
+
+
+def boot_id() -> str:
+    """Identifies this boot of this machine, for `WorkerRow.boot_id`; empty if the system does not tell."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except OSError:
+        return ""
 
 
 def settle(change: RunChange, *, is_cancel_requested: bool, has_undelivered: bool) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from perdure.core.records import InterruptRow, NewRun, Question, Record, RunRow, StoredRecord, WorkerRow
+from perdure.core.records import InterruptRow, NewRun, Question, Record, RunChange, RunRow, StoredRecord, WorkerRow
 
 Row = tuple[Any, ...]
 
@@ -66,7 +66,9 @@ def record_rows(run_id: str, first_seq: int, records: Sequence[Record], at: floa
     return [(run_id, seq, *record, *tail) for seq, record in enumerate(records, first_seq)]
 
 
-def new_run(new: NewRun, *, fence: int, seq: int, entry_n: int, now: float) -> dict[str, Any]:
+def new_run(
+    new: NewRun, *, worker_id: str | None, fence: int, seq: int, entry_n: int, now: float
+) -> dict[str, Any]:
     """Parameters of `run_insert`."""
     return {
         "id": new.run_id,
@@ -75,9 +77,9 @@ def new_run(new: NewRun, *, fence: int, seq: int, entry_n: int, now: float) -> d
         "runner": new.runner,
         "kind": new.kind,
         "version": new.version,
-        "status": "running" if new.worker_id else "queued",
+        "status": "running" if worker_id else "queued",
         "fence": fence,
-        "worker_id": new.worker_id,
+        "worker_id": worker_id,
         "seq": seq,
         "entry_n": entry_n,
         "input_digest": new.input_digest,
@@ -128,4 +130,18 @@ def interrupt(run_id: str, row: InterruptRow) -> dict[str, Any]:
         "answered_at": row.answered_at,
         "answer_seq": row.answer_seq,
         "delivered_at": row.delivered_at,
+    }
+
+
+def change(run_id: str, wanted: RunChange, status: str, now: float) -> dict[str, Any]:
+    """Parameters of `run_change`; `status` is the settled one."""
+    return {
+        "id": run_id,
+        "status": status,
+        "is_release": wanted.is_release,
+        "due_at": None if wanted.due_in_s is None else now + wanted.due_in_s,
+        "blocked_operation": wanted.blocked_operation,
+        "error": wanted.error,
+        "ended_at": now if is_terminal(status) else None,
+        "now": now,
     }

@@ -3,8 +3,8 @@
     text <- encoding -> shapes      one walk for plain data; tags for the rest
     text <- decoding -> declared    instances only of classes that an annotation names
 
-What goes in comes out, with its type and order, or recording it fails at once and names the path. Tags and names are
-data in databases: the pin test says which.
+What goes in comes out, with its type and order, or recording it fails at once and names the path. Tags and
+names are data in databases: the pin test says which.
 """
 
 from perdure.core.codec.decoding import TAGS, decode, record

@@ -1,7 +1,8 @@
 """Tags of standard types that hold no other values: how each is written, and how it is read back.
 
-A tagged value is an object of one key that begins with `$`: `{"$decimal":"1.10"}`. The tags are data in journals; a
-test pins them. Each payload is JSON, and reading it gives a value of the same type that is equal and prints the same.
+A tagged value is an object of one key that begins with `$`: `{"$decimal":"1.10"}`. The tags are data in
+journals; a test pins them. Each payload is JSON, and reading it gives a value of the same type that is equal
+and prints the same.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path, PosixPath, PurePath, PurePosixPath, PureWindowsPath, WindowsPath
 from typing import Any
 from uuid import UUID
 
 from perdure.core.codec.notices import notice
 
-# Far below the least limit an interpreter may set for decimal digits (640), which is process-wide and not ours.
+# Far below the least limit an interpreter may set for decimal digits (640), which is process-wide and not
+# ours.
 INT_BOUND = 1 << 1024
 
 # Two lone surrogates side by side would be read back as the one character they spell in UTF-16.
@@ -32,7 +35,7 @@ def string(value: str) -> object:
     if value.isascii() or not (cuts := [match.start() for match in _SURROGATE_PAIR.finditer(value)]):
         return value
     bounds = [0, *cuts, len(value)]
-    return {"$str": [value[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]}
+    return {"$str": [value[start:end] for start, end in pairwise(bounds)]}
 
 
 def integer(value: int) -> object:
@@ -141,7 +144,8 @@ def _complex(value: complex) -> list[object]:
     return [floating(value.real), floating(value.imag)]
 
 
-# exact type -> (tag, payload of a value). `string`, `integer` and `floating` are apart: mostly they need no tag.
+# exact type -> (tag, payload of a value). `string`, `integer` and `floating` are apart: mostly they need no
+# tag.
 WRITERS: dict[type, tuple[str, Callable[[Any], object]]] = {
     datetime: ("$datetime", _datetime),
     date: ("$date", date.isoformat),

@@ -1,6 +1,7 @@
 """Which classes a declared type names: the only ones that a record may become.
 
-Walks an annotation (`list[Order] | None`), and the fields of the classes it meets. Reads annotations, never records.
+Walks an annotation (`list[Order] | None`), and the fields of the classes it meets. Reads annotations, never
+records.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from functools import lru_cache
+from inspect import get_annotations
 from typing import Any
 
 from perdure.core.codec import shapes
@@ -18,20 +20,15 @@ from perdure.core.codec import shapes
 # Two classes of one name in one annotation: a record cannot say which it means.
 AMBIGUOUS = object()
 
-_NONE: Mapping[str, Any] = {}
-
 
 def classes_of(declared: object) -> Mapping[str, Any]:
-    """Qualified name -> class (or AMBIGUOUS), for the enums, models, dataclasses and named tuples declared."""
-    if declared is None or declared in _PLAIN:
-        return _NONE
+    """Qualified name -> class (or AMBIGUOUS), for enums, models, dataclasses and named tuples."""
+    if declared is None:
+        return {}
     try:
         return _cached(declared)
     except TypeError:  # an annotation that cannot be hashed
         return _collect(declared)
-
-
-_PLAIN = (dict, list, str, int, float, bool, bytes, tuple, set, object, Any, type(None))
 
 
 @lru_cache(maxsize=1024)
@@ -86,11 +83,11 @@ def _field_types(cls: Any) -> Iterator[object]:
         yield from _resolvable(cls)
 
 
-def _resolvable(cls: type) -> Iterator[object]:
+def _resolvable(cls: Any) -> Iterator[object]:
     """Each annotation by itself, when one of them names what does not exist at run time."""
     for base in cls.__mro__:
         scope = {**vars(sys.modules.get(base.__module__, typing)), base.__name__: base}
-        for annotation in base.__dict__.get("__annotations__", {}).values():
+        for annotation in get_annotations(base).values():
             try:
                 yield eval(annotation, scope) if isinstance(annotation, str) else annotation
             except Exception:  # the field's class stays undeclared, which is reported if a record needs it

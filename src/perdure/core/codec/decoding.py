@@ -1,7 +1,8 @@
 """From text to a value: the C decoder alone for plain text, with a hook for each object when there are tags.
 
-Decides what a tag becomes. Without a declared type, what was an instance becomes its data; with one that names
-classes, everything recorded must be among them, because a dict where an instance is expected is a silent loss.
+Decides what a tag becomes. Without a declared type, what was an instance becomes its data; with one that
+names classes, everything recorded must be among them, because a dict where an instance is expected is a
+silent loss.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ from perdure.core.codec.paths import Path, render
 from perdure.core.codec.text import Scan, dumps, loads, make_scan
 from perdure.errors import SerializationError
 
-# An object whose first key begins with `$`. In a string the quote would be escaped, so this is never found in one.
+# An object whose first key begins with `$`. In a string the quote would be escaped, so this is never found in
+# one.
 _MARK = '{"$'
 
 
 def decode(text: str, declared_type: object = None) -> Any:
     """The value that `encode` wrote. `declared_type` is an annotation; only classes it names are made again.
 
-    Raises `SerializationError` when the text is damaged, when the declared classes have changed so that the recorded
-    fields do not fit (a field that is new takes its default), or when a recorded class is not among them.
+    Raises `SerializationError` when the text is damaged, when the declared classes have changed so that the
+    recorded fields do not fit (a field that is new takes its default), or when a recorded class is not among
+    them.
     """
     return _decode(text, declared_type, False)
 
@@ -138,7 +141,7 @@ TAGS = frozenset({*_READERS, *_INSTANCES})
 
 
 def _locate(text: str, classes: Mapping[str, Any]) -> str:
-    """The path of the tag at which reading fails: read again, counting, then walk to the object of that number."""
+    """The path of the tag at which reading fails: read again, counting, then walk to that object."""
     rebuild = _Rebuild(classes, False)
 
     def counting(node: dict[str, Any]) -> Any:
@@ -166,7 +169,7 @@ def _finished(node: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def _children(node: Any) -> Iterator[tuple[int | str | None, Any]]:
-    """The parts of a tree with the segment of each in the value it stands for; None where a tag adds a level."""
+    """The parts of a tree, with the segment of each in the value; None where a tag only adds a level."""
     if isinstance(node, list):
         yield from enumerate(node)
     elif isinstance(node, dict) and len(node) == 1 and next(iter(node)) in TAGS:

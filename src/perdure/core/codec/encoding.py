@@ -1,7 +1,7 @@
 """From a value to text: one walk that finds nothing to do for plain data, a second one that writes tags.
 
-Decides what can be recorded, and by which tag. Exact types only: a subclass is never taken for its base in silence.
-Called for every input, result and answer, so the plain walk is the hottest code of the core.
+Decides what can be recorded, and by which tag. Exact types only: a subclass is never taken for its base in
+silence. Called for every input, result and answer, so the plain walk is the hottest code of the core.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from perdure.core.codec.paths import Path, render
 from perdure.core.codec.text import dumps, has_surrogates
 from perdure.errors import SerializationError
 
-# In levels of the value. A tag may add two levels of JSON to each, and the decoder recurses on a stack of 1,000.
-MAX_DEPTH = 200
+# In levels of the value. A tag may add two levels of JSON to each, and the decoder recurses on a stack of
+# 1,000.
+MAX_DEPTH = 100
 
 
 def encode(value: object) -> str:
     """The value as ASCII JSON text, tagged where JSON has no such type.
 
-    Equal text means equal type, value and order. Raises `SerializationError` with the path of what cannot be recorded
-    exactly; values that refer to themselves are among them. References shared inside a value are written twice.
+    Equal text means equal type, value and order. Raises `SerializationError` with the path of what cannot be
+    recorded exactly; values that refer to themselves are among them. References shared inside a value are
+    written twice.
     """
     try:
         if _is_plain(value, MAX_DEPTH):
@@ -168,7 +170,7 @@ def _deque(value: deque[Any], path: Path, depth: int) -> dict[str, Any]:
 
 def _defaultdict(value: defaultdict[Any, Any], path: Path, depth: int) -> dict[str, Any]:
     factory = value.default_factory
-    name = None if factory is None else shapes.FACTORY_NAMES.get(factory)  # type: ignore[arg-type]
+    name = None if factory is None else shapes.FACTORY_NAMES.get(factory)
     if factory is not None and name is None:
         raise _refusal(value, path, f"its default factory is not one of {', '.join(shapes.FACTORIES)}")
     return {"$defaultdict": [name, _pairs(value, path, depth)]}

@@ -1,8 +1,8 @@
 """Exceptions as data: storing one never raises, and reading one never needs its class.
 
-An exception becomes its own class again when that is built in or declared, and only if it then says what it said.
-Its constructor is not called with arguments it may not take: attributes are put back instead. Everything else is an
-`OperationError` with type name, message and traceback text.
+An exception becomes its own class again when that is built in or declared, and only if it then says what it
+said. Its constructor is not called with arguments it may not take: attributes are put back instead.
+Everything else is an `OperationError` with type name, message and traceback text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from perdure.core.codec.decoding import decode
 from perdure.core.codec.encoding import encode
-from perdure.errors import OperationError, SerializationError
+from perdure.errors import OperationError
 
 MAX_MESSAGE_CHARS = 4096
 _MAX_TRACEBACK_CHARS = 16_384
@@ -29,8 +29,10 @@ _MAX_GROUP_DEPTH = 8
 
 
 def encode_error(error: BaseException) -> str:
-    """The exception as text: type, module, message, traceback, notes, cause, and arguments and attributes that can
-    be recorded. Never raises for what an exception holds or does; long parts are cut."""
+    """The exception as text: type, module, message, traceback, notes, cause, arguments, attributes.
+
+    Never raises for what an exception holds or does: what cannot be recorded is left out, long parts are cut.
+    """
     return encode(_describe(error, 0))
 
 
@@ -91,15 +93,16 @@ def _cause(error: BaseException) -> str | None:
 
 
 def _content(error: BaseException) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Arguments and attributes. Built-in classes know more than `args` (a file name, the name that is missing)."""
+    """Arguments and attributes. Built-in classes know more than `args`: a file name, a missing name."""
     attributes = {name: item for name, item in vars(error).items() if name != "__notes__"}
     if type(error).__module__ != "builtins":
         return error.args, attributes
     try:
-        _, arguments, *state = error.__reduce__()
+        reduced: tuple[Any, ...] = tuple(error.__reduce__())
     except Exception:
         return error.args, attributes
-    extra = state[0] if state and isinstance(state[0], dict) else {}
+    extra = reduced[2] if len(reduced) > 2 and isinstance(reduced[2], dict) else {}
+    arguments = reduced[1] if len(reduced) > 1 else ()
     return arguments, {**attributes, **{name: item for name, item in extra.items() if name != "__notes__"}}
 
 
@@ -121,8 +124,10 @@ def _try_encode(value: object) -> str | None:
 
 
 def decode_error(text: str, declared: Sequence[type[BaseException]] = ()) -> Exception:
-    """The recorded exception: of its own class if that is built in or among `declared` (by qualified name) and can
-    be made again so that it says the same; else an `OperationError`. Groups keep their shape.
+    """The recorded exception, of its own class if possible, else an `OperationError`.
+
+    Possible means: the class is built in, or in `declared` under the same qualified name, and can be made
+    again so that it says the same. Groups keep their shape.
 
     Attributes that could not be recorded are missing, and a note on the exception names them.
     """
@@ -153,13 +158,10 @@ def _try_make(
     cls: type[Exception], data: Mapping[str, Any], declared: Mapping[str, type[BaseException]]
 ) -> Exception | None:
     try:
-        if "group" in data:
-            made = _make_group(cls, data["group"], declared)
-        else:
-            made = _make_plain(cls, data)
+        made = _make_group(cls, data["group"], declared) if "group" in data else _make_plain(cls, data)
     except Exception:  # user classes run here; whatever they raise, OperationError stands in
         return None
-    return made if type(made) is cls and _message(made) == data["message"] else None
+    return made if made is not None and type(made) is cls and _message(made) == data["message"] else None
 
 
 def _make_group(

@@ -1,8 +1,9 @@
 """Instances of declared classes, made again from recorded fields.
 
-Dataclasses and named tuples get exactly the attributes they had, without their constructor, as copying does: it may
-not be called twice for one value. Models are validated, so that a changed field is found, and must come out as they
-went in. Fields that are new take their defaults; fields that are gone are refused, for dropping them would be a loss.
+Dataclasses and named tuples get exactly the attributes they had, without their constructor, as copying does:
+it may not be called twice for one value. Models are validated, so that a changed field is found, and must
+come out as they went in. Fields that are new take their defaults; fields that are gone are refused, for
+dropping them would be a loss.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Fields = dict[str, Any]
 def make_dataclass(cls: type, fields: Fields, rest: Fields) -> object:
     """Raises ValueError when the class has changed so that the recorded fields do not fit."""
     made = object.__new__(cls)
-    known = {item.name: item for item in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    known = {item.name: item for item in dataclasses.fields(cls)}
     _check_known(cls, fields, known)
     for name, item in known.items():
         if name in fields:

@@ -8,7 +8,7 @@ _noticed: set[tuple[str, str]] = set()
 
 
 class UndeclaredTypeWarning(UserWarning):
-    """A value was recorded as its data, and that is what the caller gets: its type is not declared, or not recordable."""
+    """A value was recorded as its data, and that is what the caller gets: its type is not declared."""
 
 
 def notice(type_name: str, becomes: str, advice: str) -> None:

@@ -1,4 +1,4 @@
-"""Where in a value something is: a linked list that costs a tuple per level and is only rendered for messages."""
+"""Where in a value something is: a linked list, a tuple per level, that is rendered only for messages."""
 
 from __future__ import annotations
 
@@ -22,4 +22,4 @@ def _segment(segment: int | str) -> str:
         return f"[{segment}]"
     if segment.isidentifier():
         return f".{segment}"
-    return f"[{ascii(segment)}]"
+    return f"[{segment!a}]"

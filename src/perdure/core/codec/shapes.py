@@ -1,7 +1,7 @@
 """Classes of the user's own: which kinds are known, and what makes up an instance.
 
-Dataclasses, named tuples and pydantic models are recorded as their fields under the class's qualified name, plus what
-an instance holds beside its fields. Reads instances; `making` makes them again.
+Dataclasses, named tuples and pydantic models are recorded as their fields under the class's qualified name,
+plus what an instance holds beside its fields. Reads instances; `making` makes them again.
 """
 
 from __future__ import annotations

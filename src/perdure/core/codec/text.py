@@ -1,8 +1,8 @@
 """JSON text, exactly and fast: the C encoder and decoder of the standard library, built once.
 
-Decides the surface of all journal text: ASCII, no blanks, no NaN tokens. Knows nothing of tags. `json.dumps` builds a
-new encoder for each call and follows cycles in a dict; the walk that precedes it here makes both superfluous, which is
-a third of the cost of a small value.
+Decides the surface of all journal text: ASCII, no blanks, no NaN tokens. Knows nothing of tags. `json.dumps`
+builds a new encoder for each call and follows cycles in a dict; the walk that precedes it here makes both
+superfluous, which is a third of the cost of a small value.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from perdure.errors import SerializationError
 
 
 def _make_dumps(escape: Any, ensure_ascii: bool) -> Callable[[Any], str]:
-    make = _json_encoder.c_make_encoder
+    make = getattr(_json_encoder, "c_make_encoder", None)
     if make is None:  # an interpreter without the C accelerator
         return json.JSONEncoder(
             ensure_ascii=ensure_ascii, check_circular=False, allow_nan=False, separators=(",", ":")
@@ -42,7 +42,8 @@ Scan = Callable[[str, int], tuple[Any, int]]
 
 def make_scan(object_hook: Callable[[dict[str, Any]], Any] | None = None) -> Scan:
     """A decoder that gives (value, end) and does not skip blanks; `loads` checks that all text was used."""
-    return json.JSONDecoder(object_hook=object_hook, parse_constant=_refuse_constant).scan_once
+    decoder: Any = json.JSONDecoder(object_hook=object_hook, parse_constant=_refuse_constant)
+    return decoder.scan_once
 
 
 _scan = make_scan()

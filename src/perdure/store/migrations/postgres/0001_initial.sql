@@ -2,9 +2,10 @@
 -- Ids are compared byte by byte (COLLATE "C"), so that lock order is the same on every server and in Python.
 
 CREATE TABLE meta (
-    name  TEXT COLLATE "C" PRIMARY KEY,
+    key   TEXT COLLATE "C" PRIMARY KEY,
     value TEXT NOT NULL
 );
+INSERT INTO meta (key, value) VALUES ('incarnation', '1');
 
 -- The hot row: each entry updates seq, entry_n and updated_at. None of them is in an index and pages keep room,
 -- so these updates stay on the page (HOT) and touch no index.
@@ -22,11 +23,11 @@ CREATE TABLE run (
     entry_n           BIGINT NOT NULL,
     input_digest      TEXT NOT NULL,
     due_at            DOUBLE PRECISION,
-    cancel_requested  INTEGER NOT NULL DEFAULT 0,
+    cancel_requested  BOOLEAN NOT NULL,
     blocked_operation TEXT,
     error             TEXT,
-    attempt           INTEGER NOT NULL DEFAULT 0,
-    epoch             BIGINT NOT NULL DEFAULT 0,
+    attempt           INTEGER NOT NULL,
+    epoch             BIGINT NOT NULL,
     forked_from       TEXT COLLATE "C",
     forked_seq        BIGINT,
     created_at        DOUBLE PRECISION NOT NULL,
@@ -34,12 +35,12 @@ CREATE TABLE run (
     ended_at          DOUBLE PRECISION
 ) WITH (fillfactor = 60);
 
--- Claims and lists of open runs. Ended runs leave it, so it stays as small as the work in flight.
-CREATE INDEX run_open ON run (status, created_at, id) WHERE ended_at IS NULL;
--- Lists, newest first.
-CREATE INDEX run_created ON run (created_at, id);
--- What a worker owns: its facts, its funeral.
-CREATE INDEX run_owner ON run (worker_id) WHERE worker_id IS NOT NULL AND ended_at IS NULL;
+-- Claims and lists of what is not over. Runs that have ended leave it, so it stays as small as the work in flight.
+CREATE INDEX run_by_status ON run (status, created_at)
+    WHERE status IN ('queued', 'pending', 'running', 'waiting', 'retry_wait', 'needs_attention');
+CREATE INDEX run_by_due ON run (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX run_by_age ON run (created_at, id);
+CREATE INDEX run_by_worker ON run (worker_id) WHERE worker_id IS NOT NULL;
 
 CREATE TABLE record (
     run_id   TEXT COLLATE "C" NOT NULL,
@@ -69,7 +70,7 @@ CREATE TABLE interrupt (
     reason       TEXT NOT NULL,
     context      TEXT NOT NULL,
     digest       TEXT NOT NULL,
-    bind         INTEGER NOT NULL,
+    bind         BOOLEAN NOT NULL,
     status       TEXT COLLATE "C" NOT NULL,
     created_at   DOUBLE PRECISION NOT NULL,
     answer       TEXT,
@@ -79,8 +80,8 @@ CREATE TABLE interrupt (
     delivered_at DOUBLE PRECISION
 );
 
-CREATE INDEX interrupt_run ON interrupt (run_id);
-CREATE INDEX interrupt_pending ON interrupt (created_at, id) WHERE status = 'pending';
+CREATE INDEX interrupt_by_run ON interrupt (run_id);
+CREATE INDEX interrupt_open ON interrupt (created_at, id) WHERE status = 'pending';
 
 CREATE TABLE worker (
     id         TEXT COLLATE "C" PRIMARY KEY,

@@ -51,7 +51,7 @@ CREATE TABLE record (
 
 CREATE TABLE interrupt (
   id TEXT PRIMARY KEY NOT NULL,
-  run_id TEXT NOT NULL REFERENCES run (id),
+  run_id TEXT NOT NULL,
   path TEXT NOT NULL,
   idx INTEGER NOT NULL,
   slot TEXT NOT NULL,

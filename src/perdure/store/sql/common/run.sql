@@ -118,3 +118,9 @@ SELECT run.id, run.root_id, run.status FROM run WHERE run.worker_id = :worker_id
 -- A run loses its owner; one that ran can be taken again.
 UPDATE run SET worker_id = NULL, status = CASE WHEN status = 'running' THEN 'pending' ELSE status END, updated_at = :now
 WHERE id = :id AND worker_id = :worker_id;
+
+-- name: run_has_answers
+-- Whether an answer waits to enter the run.
+SELECT 1 FROM interrupt
+WHERE interrupt.run_id = :id AND interrupt.status = 'answered' AND interrupt.delivered_at IS NULL
+LIMIT 1;

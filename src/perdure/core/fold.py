@@ -1,0 +1,256 @@
+"""Reads a run's records into what they say: operations, the order of their completions, decisions.
+
+Decides what counts as completed and in which order completions are released. Called at load for every stored record and,
+while the run lives, for every record the engine enqueues, so that both see the same journal. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from perdure.core import keys
+from perdure.core.records import InterruptRow, Kind, OutcomeKind, Recovery, RecordType, StoredRecord
+
+
+class Phase(StrEnum):
+    """Where an operation is. The public status is `started`, `suspended` or `completed`."""
+
+    STARTED = "started"
+    RETRYING = "retrying"  # an attempt failed, the next is due
+    SUSPENDED = "suspended"
+    COMPLETED = "completed"
+    DROPPED = "dropped"  # its error was forgotten by a retry
+
+
+@dataclass(slots=True)
+class Operation:
+    """One operation as the journal tells it."""
+
+    key: str
+    path: str
+    index: int
+    kind: str
+    name: str
+    digest: str | None
+    recovery: str | None
+    phase: Phase
+    started_seq: int
+    seq: int
+    started_at: float = 0.0
+    ended_at: float | None = None
+    attempt: int = 1
+    outcome: str | None = None
+    data: str | None = None
+    arguments: str | None = None
+    wait_s: float | None = None
+    clock_s: float = 0.0
+    error: str | None = None
+    is_repeat: bool = False
+
+    @property
+    def is_completed(self) -> bool:
+        return self.phase is Phase.COMPLETED
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Started, not completed, and its body may have run: only a person may decide if the policy is `manual`."""
+        return self.phase is Phase.STARTED and self.recovery == Recovery.MANUAL and not self.is_repeat
+
+
+# Completions of these kinds are not released to a waiting task: their calls return at once.
+_IMMEDIATE = frozenset({Kind.VALUE.value, Kind.PATCH.value})
+
+
+@dataclass(slots=True)
+class Journal:
+    """A run's records, folded. `completions` lists keys of workflow code's operations in recorded order."""
+
+    operations: dict[str, Operation] = field(default_factory=dict)
+    completions: list[str] = field(default_factory=list)
+    last_start: dict[str, int] = field(default_factory=dict)
+    highest_index: dict[str, int] = field(default_factory=dict)
+    patches: dict[str, bool] = field(default_factory=dict)
+    interrupts: dict[tuple[str, int], dict[str, InterruptRow]] = field(default_factory=dict)
+    input_data: str | None = None
+    result_data: str | None = None
+    result_status: str | None = None
+    clock_s: float = 0.0
+    last_at: float = 0.0
+    last_seq: int = 0
+
+    def apply(self, record: StoredRecord) -> None:
+        """Take one record into account. Records come in sequence order."""
+        self.last_seq = record.seq
+        if record.at:
+            self.last_at = record.at
+        if record.clock_s > self.clock_s:
+            self.clock_s = record.clock_s
+        handler = _HANDLERS.get(record.type)
+        if handler is not None:
+            handler(self, record)
+
+    def replay_order(self) -> list[str]:
+        """Keys to release, in recorded order: completed, not dropped, not inside an operation whose own end is recorded."""
+        return [
+            key
+            for key in self.completions
+            if (op := self.operations[key]).is_completed
+            and op.outcome != OutcomeKind.CANCELLED
+            and op.kind not in _IMMEDIATE
+            and not self.is_superseded(op.path)
+        ]
+
+    def is_superseded(self, path: str) -> bool:
+        """Whether `path` lies inside an operation that completed with a value or an error, so that nobody will ask."""
+        for cut, char in enumerate(path):
+            if char in "/!" and self._has_ended(path[:cut]):
+                return True
+        return self._has_ended(path)
+
+    def in_doubt(self) -> Operation | None:
+        """The first manual operation that was started and has no end, if any that still matters."""
+        return next(
+            (op for op in self.operations.values() if op.is_in_doubt and not self.is_superseded(op.path)), None
+        )
+
+    def undelivered(self) -> list[InterruptRow]:
+        """Answers that have not entered the run, in order of arrival."""
+        rows = [row for rows in self.interrupts.values() for row in rows.values()]
+        return sorted(
+            (row for row in rows if row.answer is not None and row.delivered_at is None),
+            key=lambda row: (row.answer_seq or 0, row.path, row.index),
+        )
+
+    def add_interrupt(self, row: InterruptRow) -> None:
+        """Take a question (and its answer, if it has one) into account."""
+        self.interrupts.setdefault((row.path, row.index), {})[row.slot] = row
+
+    def _has_ended(self, key: str) -> bool:
+        op = self.operations.get(key)
+        return op is not None and op.is_completed and op.outcome != OutcomeKind.CANCELLED
+
+
+def fold(records: Iterable[StoredRecord], interrupts: Iterable[InterruptRow] = ()) -> Journal:
+    """The journal of one run from its stored records (ascending) and questions."""
+    journal = Journal()
+    for record in records:
+        journal.apply(record)
+    for row in interrupts:
+        journal.add_interrupt(row)
+    return journal
+
+
+def _submitted(journal: Journal, record: StoredRecord) -> None:
+    journal.input_data = record.data
+
+
+def _status(journal: Journal, record: StoredRecord) -> None:
+    journal.result_status = record.outcome
+    journal.result_data = record.data
+
+
+def _begin(journal: Journal, record: StoredRecord) -> Operation:
+    key = keys.operation_key(record.path, record.index)
+    op = Operation(
+        key=key,
+        path=record.path,
+        index=record.index,
+        kind=record.kind or "",
+        name=record.name or "",
+        digest=record.digest,
+        recovery=record.recovery,
+        phase=Phase.STARTED,
+        started_seq=record.seq,
+        seq=record.seq,
+        started_at=record.at,
+        clock_s=record.clock_s,
+        attempt=record.attempt or 1,
+    )
+    journal.operations[key] = op
+    journal.last_start[record.path] = record.seq
+    if record.index > journal.highest_index.get(record.path, -1):
+        journal.highest_index[record.path] = record.index
+    return op
+
+
+def _started(journal: Journal, record: StoredRecord) -> None:
+    op = journal.operations.get(keys.operation_key(record.path, record.index))
+    if op is None:
+        op = _begin(journal, record)
+        op.arguments = record.data
+        op.wait_s = record.wait_s
+    else:
+        # Begun again: a later attempt, or a repetition after a crash. A saved policy is never relaxed (DESIGN §5).
+        op.phase = Phase.STARTED
+        op.attempt = record.attempt or op.attempt
+        op.seq = record.seq
+    op.is_repeat = False
+
+
+def _attempt_failed(journal: Journal, record: StoredRecord) -> None:
+    op = journal.operations[keys.operation_key(record.path, record.index)]
+    op.phase = Phase.RETRYING
+    op.attempt = record.attempt
+    op.error = record.data
+    op.wait_s = record.wait_s
+    op.ended_at = record.at
+    op.seq = record.seq
+
+
+def _suspended(journal: Journal, record: StoredRecord) -> None:
+    op = journal.operations.get(keys.operation_key(record.path, record.index)) or _begin(journal, record)
+    op.phase = Phase.SUSPENDED
+    op.seq = record.seq
+
+
+def _delivered(journal: Journal, record: StoredRecord) -> None:
+    op = journal.operations.get(keys.operation_key(record.path, record.index))
+    if op is not None and op.phase is Phase.SUSPENDED:
+        op.phase = Phase.STARTED
+        op.seq = record.seq
+
+
+def _completed(journal: Journal, record: StoredRecord) -> None:
+    op = journal.operations.get(keys.operation_key(record.path, record.index)) or _begin(journal, record)
+    op.phase = Phase.COMPLETED
+    op.outcome = record.outcome
+    op.data = record.data
+    op.seq = record.seq
+    op.ended_at = record.at
+    op.clock_s = record.clock_s
+    if op.kind == Kind.PATCH:
+        journal.patches[op.name] = record.data == "true"
+    if keys.is_ordered(op.path):
+        journal.completions.append(op.key)
+
+
+def _dropped(journal: Journal, record: StoredRecord) -> None:
+    op = journal.operations[keys.operation_key(record.path, record.index)]
+    op.phase = Phase.DROPPED
+    op.error = op.data
+    op.outcome = op.data = None
+    op.attempt = 0
+    op.seq = record.seq
+    if keys.is_ordered(op.path):
+        journal.completions.remove(op.key)
+
+
+def _repeat(journal: Journal, record: StoredRecord) -> None:
+    op = journal.operations.get(keys.operation_key(record.path, record.index))
+    if op is not None:
+        op.is_repeat = True
+
+
+_HANDLERS = {
+    RecordType.SUBMITTED: _submitted,
+    RecordType.STATUS: _status,
+    RecordType.STARTED: _started,
+    RecordType.ATTEMPT_FAILED: _attempt_failed,
+    RecordType.SUSPENDED: _suspended,
+    RecordType.DELIVERED: _delivered,
+    RecordType.COMPLETED: _completed,
+    RecordType.DROPPED: _dropped,
+    RecordType.REPEAT: _repeat,
+}

@@ -1,0 +1,334 @@
+"""Runs the bodies of operations on the real loop or in threads: when they start, their attempts, their time limits.
+
+Decides, with `core.recovery` and `core.retry`, whether a body runs, runs again or may not. A body that is not `safe` starts only
+after everything enqueued before it is durable, a `manual` one after its own `started` record, too (law 2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import random
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from perdure.core import codec, recovery, retry
+from perdure.core.fold import Operation
+from perdure.core.records import OutcomeKind, Record, RecordType, Recovery
+from perdure.engine.calls import Call, Outcome
+from perdure.engine.context import BodyScope, place
+from perdure.errors import DurableRecoveryError, InterruptSignal, PerdureError, RunLost
+
+if TYPE_CHECKING:
+    from perdure.engine.drive import Drive
+
+
+class Bodies:
+    """The bodies of one drive."""
+
+    def __init__(self, drive: Drive) -> None:
+        self._drive = drive
+        self._running: dict[Call, asyncio.Future[Any]] = {}
+        self._due: dict[Call, asyncio.TimerHandle] = {}
+        self._starting: set[Call] = set()
+
+    @property
+    def is_running(self) -> bool:
+        """A body runs, or is about to."""
+        return bool(self._running) or bool(self._starting)
+
+    @property
+    def is_busy(self) -> bool:
+        """A body runs or is about to; one that waits for its next attempt does not count."""
+        return self.is_running
+
+    def next_due_s(self) -> float | None:
+        """Seconds until the next attempt of any operation is due."""
+        now = self._drive.real_loop.time()
+        return min((max(0.0, handle.when() - now) for handle in self._due.values()), default=None)
+
+    def start(self, calls: list[Call]) -> None:
+        """Start what the code has called since the last time, in the order of the calls."""
+        if not calls:
+            return
+        started, calls[:] = calls[:], []
+        for call in started:
+            if call.is_given_up or call.is_settled:
+                continue
+            self._start(call)
+
+    def _start(self, call: Call) -> None:
+        op = self._drive.journal.operations.get(call.key)
+        match recovery.decide(op):
+            case recovery.Action.RUN:
+                self._begin(call, op)
+            case recovery.Action.WAIT:
+                assert op is not None
+                call.attempt = op.attempt + 1
+                waited = self._drive.clock() - op.clock_s
+                self._schedule(call, max(0.0, (op.wait_s or 0.0) - waited))
+            case recovery.Action.PARK:
+                call.is_suspended = True
+                self._drive.questions.park(call)
+            case recovery.Action.RETURN | recovery.Action.DOUBT:
+                # Recorded outcomes were released before anything starts; doubts stopped the run then.
+                raise AssertionError(f"operation {call.key} cannot start")
+
+    def _begin(self, call: Call, op: Operation | None = None) -> None:
+        """Record that the body begins, and start it behind the barrier its policy asks for."""
+        drive = self._drive
+        if op is not None:
+            call.attempt = max(call.attempt, op.attempt, 1)
+        policy = op.recovery if op is not None and op.recovery else call.spec.recovery
+        self._starting.add(call)
+        if policy == Recovery.SAFE and call.attempt == 1 and op is None:
+            self._run(call)
+            return
+        drive.begin(call)
+        n = drive.flush_later()
+        drive.after_commit(n, self._run, call)
+
+    def again(self, call: Call) -> None:
+        """Run the body from its top under the same operation id: a question of it was answered."""
+        call.is_suspended = False
+        self._starting.add(call)
+        self._drive.after_commit(self._drive.flush_later(), self._run, call)
+
+    def _run(self, call: Call) -> None:
+        drive = self._drive
+        if call not in self._starting:
+            return
+        self._starting.discard(call)
+        if drive.is_closed or call.is_given_up:
+            return
+        scope = call.scope = BodyScope(drive, call)
+        context = (call.context or contextvars.Context()).copy()
+        context.run(place.set, scope)
+        call.is_timed_out = False
+        body = call.body = launch(drive, call, context)
+        self._running[call] = body
+        body.add_done_callback(lambda done: self._done(call, done))
+        if call.spec.timeout_s is not None:
+            handle = drive.real_loop.call_later(call.spec.timeout_s, self._time_out, call, body)
+            body.add_done_callback(lambda _: handle.cancel())
+
+    def _time_out(self, call: Call, body: asyncio.Future[Any]) -> None:
+        if body.done() or call.is_given_up:
+            return
+        call.is_timed_out = True
+        if call.spec.is_async:
+            body.cancel()
+            return
+        # The thread cannot be stopped: the attempt has failed now, the next one waits until the thread has ended.
+        self._failed(call, _timeout_error(call), body)
+
+    # How a body ended.
+
+    def _done(self, call: Call, body: asyncio.Future[Any]) -> None:
+        drive = self._drive
+        self._running.pop(call, None)
+        scope = call.scope
+        if scope is not None:
+            scope.is_closed = True
+        if drive.ended.done():
+            _retrieve(body)
+            return
+        if call.is_timed_out and not call.spec.is_async:
+            drive.note_late(call, self._outcome(call, body))
+            drive.pump()
+            return
+        if scope is not None and scope.open_slot and not call.is_given_up:
+            self._suspend(call, scope, body)
+            return
+        if self._was_torn_down(call, body):
+            drive.abandon("its event loop is being closed")
+            return
+        if call.is_timed_out:
+            self._failed(call, _timeout_error(call))
+            return
+        error = None if body.cancelled() else body.exception()
+        if isinstance(error, RunLost):
+            self._after_end(call, None)
+            return
+        if error is not None and not call.is_given_up and isinstance(error, Exception):
+            self._failed(call, error)
+            return
+        self._ended(call, self._outcome(call, body))
+
+    def _was_torn_down(self, call: Call, body: asyncio.Future[Any]) -> bool:
+        """Somebody other than this run cancelled the body: the loop is being closed under it."""
+        if not body.cancelled() or call.is_given_up or call.is_timed_out or self._drive.is_closed:
+            return False
+        return isinstance(body, asyncio.Task) and body.cancelling() > 0
+
+    def _outcome(self, call: Call, body: asyncio.Future[Any]) -> Outcome:
+        if body.cancelled():
+            if call.is_given_up or self._drive.is_closed:
+                return Outcome(OutcomeKind.CANCELLED, None)
+            return Outcome(OutcomeKind.ERROR, codec.encode_error(asyncio.CancelledError("the body cancelled itself")))
+        error = body.exception()
+        if error is not None:
+            return Outcome(OutcomeKind.ERROR, codec.encode_error(error))
+        return encode_value(call, body.result())
+
+    def _ended(self, call: Call, outcome: Outcome) -> None:
+        drive = self._drive
+        if drive.is_closed:
+            self._after_end(call, outcome)
+        else:
+            drive.arrive(call, outcome)
+
+    def _after_end(self, call: Call, outcome: Outcome | None) -> None:
+        if self._drive.is_closed:
+            if outcome is not None and outcome.kind is OutcomeKind.CANCELLED:
+                outcome = None  # stopped by us: in doubt, or to be repeated, as its policy says
+            self._drive.body_ended(call, outcome)
+
+    def _failed(self, call: Call, error: BaseException, still: asyncio.Future[Any] | None = None) -> None:
+        """An attempt failed: another one if the policy says so. `still` is a thread that has not ended yet."""
+        drive = self._drive
+        if call.is_timed_out and self._policy(call) == Recovery.MANUAL:
+            drive.need_attention(
+                DurableRecoveryError(
+                    f"run {drive.run_id}: {call.spec.name!r} took longer than its limit; it is recovery='manual' and its effect "
+                    "is not known, so a person decides",
+                    drive.operation_id(call.key),
+                )
+            )
+            return
+        spec = call.spec
+        delay_s = None
+        if spec.retry is not None and not drive.is_closed and not isinstance(error, PerdureError | InterruptSignal):
+            delay_s = retry.next_attempt(spec.retry, call.attempt, error, random.random())
+        if delay_s is None:
+            self._ended(call, Outcome(OutcomeKind.ERROR, codec.encode_error(error)))
+            return
+        drive.record(attempt_failed(drive, call, error, delay_s))
+        for op in recovery.trailing_errors(drive.journal, call.key):
+            drive.record(recovery.drop(op))
+        call.attempt += 1
+        self._schedule(call, delay_s, still)
+        drive.pump()
+
+    def _policy(self, call: Call) -> str:
+        op = self._drive.journal.operations.get(call.key)
+        return (op.recovery if op is not None else None) or call.spec.recovery
+
+    def _schedule(self, call: Call, delay_s: float, still: asyncio.Future[Any] | None = None) -> None:
+        loop = self._drive.real_loop
+        self._due[call] = loop.call_later(delay_s, self._next_attempt, call, still)
+
+    def _next_attempt(self, call: Call, still: asyncio.Future[Any] | None) -> None:
+        drive = self._drive
+        if drive.is_closed or call.is_given_up:
+            self._due.pop(call, None)
+            return
+        if still is not None and not still.done():
+            still.add_done_callback(lambda _: self._next_attempt(call, None))
+            return
+        self._due.pop(call, None)
+        self._begin(call)
+        drive.pump()
+
+    def _suspend(self, call: Call, scope: BodyScope, body: asyncio.Future[Any]) -> None:
+        """The body has asked and unwound: one entry stores that and its questions. What it returned is discarded."""
+        drive = self._drive
+        _warn_if_swallowed(call, body)
+        if drive.is_closed and drive.ended.done():
+            return
+        drive.questions.suspend(call, scope)
+        if drive.is_closed:
+            drive.body_ended(call, None)
+        else:
+            drive.pump()
+
+    # Stopping.
+
+    def stop(self, call: Call) -> None:
+        """The code gave this call up: its body is cancelled; a thread goes on, its result is noted as late."""
+        handle = self._due.pop(call, None)
+        if handle is not None:
+            handle.cancel()
+        if call.body is not None and not call.body.done() and call.spec.is_async:
+            call.body.cancel()
+
+    def stop_all(self) -> None:
+        """Cancel every body that can be."""
+        for call, body in list(self._running.items()):
+            if call.spec.is_async:
+                body.cancel()
+
+    def drop_unstarted(self) -> None:
+        """Forget what waits behind a barrier or for its next attempt: the run ends or goes elsewhere."""
+        self._starting.clear()
+        for handle in self._due.values():
+            handle.cancel()
+        self._due.clear()
+
+
+def attempt_failed(drive: Drive, call: Call, error: BaseException, delay_s: float) -> Record:
+    """The record of a failed attempt, with the delay until the next one."""
+    spec = call.spec
+    return Record(RecordType.ATTEMPT_FAILED, call.path, call.index, spec.kind, spec.name, call.digest, spec.recovery,
+                  call.attempt, OutcomeKind.ERROR, codec.encode_error(error), delay_s, drive.clock())  # fmt: skip
+
+
+def encode_value(call: Call, value: Any) -> Outcome:
+    """A body's result as it is recorded; what cannot be stored is recorded as the error it is, so it is not repeated."""
+    try:
+        if inspect.isgenerator(value) or inspect.isasyncgen(value):
+            raise codec.SerializationError("$", f"a {type(value).__name__} is not a value; return a list")
+        return Outcome(OutcomeKind.VALUE, codec.encode(value, call.spec.declared))
+    except codec.SerializationError as error:
+        failure = error if call.spec.unstorable is None else call.spec.unstorable(f"{call.spec.name}: {error}")
+        return Outcome(OutcomeKind.ERROR, codec.encode_error(failure))
+
+
+def launch(drive: Drive, call: Call, context: contextvars.Context) -> asyncio.Future[Any]:
+    """Start a body: an async one as a task of the real loop, a sync one in a thread, both in their own context."""
+    spec, loop = call.spec, drive.real_loop
+    if spec.is_async:
+        return loop.create_task(_call_async(spec.function, call.args, call.kwargs), context=context)
+    return loop.run_in_executor(
+        drive.plan.threads, context.run, _call_sync, spec.function, call.args, call.kwargs
+    )
+
+
+async def _call_async(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return await function(*args, **kwargs)
+
+
+def _call_sync(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    value = function(*args, **kwargs)
+    if inspect.isawaitable(value):
+        if inspect.iscoroutine(value):
+            value.close()
+        raise TypeError(f"{function!r} is not an async function but returned an awaitable; make it `async def`")
+    return value
+
+
+def _timeout_error(call: Call) -> TimeoutError:
+    return TimeoutError(f"{call.spec.name} took longer than {call.spec.timeout_s} s")
+
+
+def _retrieve(body: asyncio.Future[Any]) -> None:
+    if not body.cancelled():
+        body.exception()
+
+
+def _warn_if_swallowed(call: Call, body: asyncio.Future[Any]) -> None:
+    if body.cancelled():
+        return
+    error = body.exception()
+    if isinstance(error, InterruptSignal | RunLost):
+        return
+    came = "returned" if error is None else f"raised {type(error).__name__}"
+    warnings.warn(
+        f"{call.spec.name} asked a question and then {came}: something in it caught InterruptSignal; the run is paused all the "
+        "same, and what it returned is discarded",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+

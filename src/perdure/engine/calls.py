@@ -1,0 +1,194 @@
+"""A call of an operation: what is called, with what, and how it stands. Decides the digest that replay verifies.
+
+`CallSpec` is made once per function; `Call` once per call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from perdure.core import codec, keys
+from perdure.core.records import Kind, OutcomeKind, Recovery
+from perdure.core.retry import RetryPolicy
+from perdure.errors import InvalidInputError, SerializationError
+
+if TYPE_CHECKING:
+    from perdure.engine.context import BodyScope, TaskScope
+    from perdure.engine.runloop import Frozen
+
+_MAX_SHOWN_ARGUMENTS = 1024
+"""Arguments longer than this are recorded as their digest only: a call's input is mostly records already (law 9)."""
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CallSpec:
+    """What is known of a function before it is called. `declared` is its return type, used to rebuild results."""
+
+    kind: Kind
+    name: str
+    function: Callable[..., Any]
+    recovery: Recovery = Recovery.IDEMPOTENT
+    retry: RetryPolicy | None = None
+    timeout_s: float | None = None
+    errors: Sequence[type[BaseException]] = ()
+    declared: object = None
+    is_async: bool = True
+    signature: inspect.Signature | None = None
+    simple_names: tuple[str, ...] | None = None
+    """Parameter names when all are plain positional ones, so that binding is a `zip`."""
+    unstorable: Callable[[str], Exception] | None = None
+    """Makes the error recorded for a result that cannot be stored; `SerializationError` if None."""
+
+    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """The bound arguments, encoded. Positional, keyword and defaulted forms of one call give one text."""
+        names = self.simple_names
+        if names is not None and not kwargs and len(args) == len(names):
+            return self._encode(dict(zip(names, args, strict=True)))
+        if self.signature is None:
+            return self._encode({"args": list(args), "kwargs": kwargs})
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return self._encode(dict(bound.arguments))
+
+    def _encode(self, arguments: dict[str, Any]) -> str:
+        try:
+            return codec.encode(arguments)
+        except SerializationError as error:
+            raise SerializationError(
+                f"{self.name}({error.path.removeprefix('$').lstrip('.')})", error.message
+            ) from None
+
+
+def spec_of(
+    function: Callable[..., Any],
+    *,
+    kind: Kind = Kind.STEP,
+    name: str | None = None,
+    recovery: str = Recovery.IDEMPOTENT,
+    retry: RetryPolicy | None = None,
+    timeout_s: float | None = None,
+    errors: Sequence[type[BaseException]] = (),
+    declared: object = None,
+) -> CallSpec:
+    """Read a function once. Raises `InvalidInputError` for a policy that does not exist or a non-callable."""
+    if not callable(function):
+        raise InvalidInputError("function", f"expected something to call, got {type(function).__name__}")
+    try:
+        policy = Recovery(recovery)
+    except ValueError:
+        raise InvalidInputError("recovery", f"{recovery!r} is not one of safe, idempotent, manual") from None
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        signature = None
+    return CallSpec(
+        kind=kind,
+        name=name or function_name(function),
+        function=function,
+        recovery=policy,
+        retry=retry,
+        timeout_s=timeout_s,
+        errors=tuple(errors),
+        declared=return_type(function) if declared is None else declared,
+        is_async=inspect.iscoroutinefunction(function)
+        or inspect.iscoroutinefunction(getattr(function, "__call__", None)),  # noqa: B004
+        signature=signature,
+        simple_names=_simple_names(signature),
+    )
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """The persisted name of a function: no module in it, since the same file is `__main__` and `app` in turn."""
+    name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None)
+    if name is None:
+        wrapped = getattr(function, "func", None)
+        name = function_name(wrapped) if wrapped is not None else type(function).__qualname__
+    return name.replace(".<locals>", "")
+
+
+def return_type(function: Callable[..., Any]) -> object:
+    """The return annotation with strings resolved, or None. An annotation that cannot be resolved counts as none."""
+    import typing
+
+    try:
+        return typing.get_type_hints(function).get("return")
+    except Exception:
+        return None
+
+
+def _simple_names(signature: inspect.Signature | None) -> tuple[str, ...] | None:
+    if signature is None:
+        return None
+    parameters = signature.parameters.values()
+    if any(p.kind not in _POSITIONAL for p in parameters):
+        return None
+    return tuple(p.name for p in parameters)
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One call in this process: its identity, its waiting caller, and its body while that runs."""
+
+    spec: CallSpec
+    path: str
+    index: int
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    arguments: str | None = None
+    digest: str | None = None
+    key: str = ""
+    future: asyncio.Future[Any] | None = None
+    context: contextvars.Context | None = None
+    frozen: Frozen | None = None
+    attempt: int = 1
+    is_settled: bool = False
+    is_given_up: bool = False
+    is_suspended: bool = False
+    is_exclusive: bool = False
+    """Synchronous: nothing else of the workflow runs until it has ended."""
+    inside: set[str] = field(default_factory=set)
+    """Paths of idempotency keys this call's body has used: their questions are its questions."""
+    is_timed_out: bool = False
+    body: asyncio.Future[Any] | None = None
+    scope: BodyScope | None = None
+    timer: asyncio.TimerHandle | None = None
+
+    def __post_init__(self) -> None:
+        if not self.key:
+            self.key = keys.operation_key(self.path, self.index)
+
+    @property
+    def shown_arguments(self) -> str | None:
+        """What is recorded of the arguments for people."""
+        text = self.arguments
+        return text if text is not None and len(text) <= _MAX_SHOWN_ARGUMENTS else None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an operation ended, encoded."""
+
+    kind: OutcomeKind
+    data: str | None
+
+    def reveal(self, spec: CallSpec) -> Any:
+        """The value, decoded as at any later replay; or raise the recorded error."""
+        if self.kind is OutcomeKind.VALUE:
+            return codec.decode(self.data, spec.declared) if self.data is not None else None
+        if self.kind is OutcomeKind.CANCELLED:
+            raise asyncio.CancelledError
+        raise codec.decode_error(self.data or "null", spec.errors)
+
+
+def make_call(scope: TaskScope, spec: CallSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    """Number a call and encode its arguments. The index is taken first, so that a refused call does not shift others."""
+    index = scope.next_index()
+    text = spec.arguments(args, kwargs)
+    return Call(spec, scope.path, index, args, kwargs, text, codec.digest(text))

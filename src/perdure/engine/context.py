@@ -1,0 +1,145 @@
+"""Where the running code is: the scope that numbers its calls. Decides identity (DESIGN "Identity"), nothing else.
+
+A call's index is taken when the call is made. In workflow code the scope belongs to the task (numbered at creation by the
+run's loop); inside a body it belongs to the body and to the task in it, numbered at first use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+from perdure.core import codec, keys
+from perdure.errors import InterruptSignal, PerdureError
+
+if TYPE_CHECKING:
+    from perdure.core.records import InterruptRow, Question
+    from perdure.engine.calls import Call
+    from perdure.engine.drive import Drive
+
+
+class TaskScope:
+    """The place of one task of a workflow: its path, its next call, its next child."""
+
+    __slots__ = ("children", "drive", "index", "path")
+
+    def __init__(self, drive: Drive, path: str) -> None:
+        self.drive = drive
+        self.path = path
+        self.index = 0
+        self.children = 0
+
+    def next_index(self) -> int:
+        index = self.index
+        self.index = index + 1
+        return index
+
+    def child(self) -> TaskScope:
+        """The scope of a task created here."""
+        child = self.children
+        self.children = child + 1
+        return TaskScope(self.drive, keys.task_path(self.path, child))
+
+
+class BodyScope:
+    """The inside of one operation's body: its calls, its questions. Threads and tasks of the body share it."""
+
+    __slots__ = ("asked", "call", "drive", "is_closed", "lines", "lock", "open_slot", "parent")
+
+    def __init__(self, drive: Drive, call: Call, parent: BodyScope | None = None) -> None:
+        self.drive = drive
+        self.call = call
+        self.parent = parent
+        self.asked: list[Question] = []
+        """New questions of this body and of the bodies inside it; stored when the outermost one has unwound."""
+        self.open_slot: dict[str, InterruptRow | Question] = {}
+        """The open question each task of the body has run into."""
+        self.lines: dict[object, Line] = {}
+        self.is_closed = False
+        self.lock = threading.Lock()
+
+    @property
+    def answers(self) -> dict[str, InterruptRow]:
+        """Questions of this operation by slot, with their answers."""
+        return self.drive.journal.interrupts.get((self.call.path, self.call.index)) or {}
+
+    def outermost(self) -> BodyScope:
+        """The body that workflow code called; bodies inside it suspend with it."""
+        scope = self
+        while scope.parent is not None:
+            scope = scope.parent
+        return scope
+
+    def has_run_into(self, question: InterruptRow | Question, line: int) -> None:
+        """Remember an open question, here and in every enclosing body: they pause, whatever they do with the signal."""
+        self.open_slot[str(line)] = question
+        scope = self.parent
+        while scope is not None:
+            scope.open_slot.setdefault("inside", question)
+            scope = scope.parent
+
+    def check_open(self, line: Line) -> None:
+        """Raise if the operation has ended, or if this task of it has already asked."""
+        self.drive.check_open()
+        if self.is_closed:
+            raise PerdureError(f"a journal call after its operation {self.call.key} has ended")
+        question = self.open_slot.get(str(line.number)) or self.open_slot.get("inside")
+        if question is not None:
+            raise signal_of(question)
+
+    def line(self) -> Line:
+        """The numbering of the calling task (or thread) of this body; the body's own task comes first."""
+        who = _caller()
+        with self.lock:
+            line = self.lines.get(who)
+            if line is None:
+                number = len(self.lines)
+                path = keys.body_path(self.call.key)
+                line = Line(path if number == 0 else keys.task_path(path, number - 1), number)
+                self.lines[who] = line
+            return line
+
+
+class Line:
+    """Numbers the calls and questions of one task inside a body."""
+
+    __slots__ = ("index", "number", "path", "questions")
+
+    def __init__(self, path: str, number: int) -> None:
+        self.path = path
+        self.number = number
+        self.index = 0
+        self.questions = 0
+
+    def next_index(self) -> int:
+        index = self.index
+        self.index = index + 1
+        return index
+
+
+def signal_of(question: InterruptRow | Question) -> InterruptSignal:
+    """The exception that unwinds the code which asked."""
+    reason, context = codec.decode(question.reason), codec.decode(question.context)
+    return InterruptSignal(str(reason), context if isinstance(context, dict) else {})
+
+
+def _caller() -> object:
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        task = None
+    return task if task is not None else threading.get_ident()
+
+
+# The drive in workflow code, the body's scope inside a body, None outside a run.
+place: ContextVar[Drive | BodyScope | None] = ContextVar("perdure_place", default=None)
+
+
+def current() -> TaskScope | BodyScope | None:
+    """The scope of the calling code; None outside a run."""
+    here = place.get()
+    if here is None or isinstance(here, BodyScope):
+        return here
+    return here.loop.current_scope()

@@ -1,0 +1,262 @@
+"""Questions to people: who asks, which answer belongs to which question, when it enters the run.
+
+Decides identity (operation, task in its body, ordinal there, or the `key`) and delivery: an answer goes to the call with the same
+identity and the same reason, once. The store keeps them; nothing here decides anything by default.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from perdure.core import codec, ids, keys
+from perdure.core.records import (
+    InterruptRow,
+    Kind,
+    OutcomeKind,
+    Question,
+    QuestionStatus,
+    Record,
+    RecordType,
+    Recovery,
+)
+from perdure.engine.calls import Call, CallSpec, Outcome
+from perdure.engine.context import BodyScope, TaskScope, signal_of
+from perdure.errors import DurableRecoveryError, PerdureError
+
+if TYPE_CHECKING:
+    from perdure.engine.drive import Drive
+
+DIRECT_SLOT = "0"
+"""Slot of a question asked by workflow code itself: its operation is the question."""
+
+
+def _no_body() -> None:
+    raise PerdureError("a question has no body")
+
+
+class Questions:
+    """The questions of one drive."""
+
+    def __init__(self, drive: Drive) -> None:
+        self._drive = drive
+        self._waiting: list[InterruptRow] = []
+        self._parked: dict[tuple[str, int], Call] = {}
+        self._seen: set[str] = set()
+
+    def load(self) -> None:
+        """Take up answers that were stored and had not entered the run."""
+        self._waiting = self._drive.journal.undelivered()
+        self._seen.update(row.interrupt_id for row in self._waiting)
+
+    def came(self, rows: list[InterruptRow]) -> None:
+        """Answers stored meanwhile; each enters once, whoever tells us how often."""
+        for row in rows:
+            if row.interrupt_id not in self._seen:
+                self._seen.add(row.interrupt_id)
+                self._drive.journal.add_interrupt(row)
+                self._waiting.append(row)
+        if self._drive.is_live:
+            self.go_live()
+
+    def is_open(self) -> bool:
+        """Whether the run waits for a person."""
+        return bool(self._parked) or any(
+            call.spec.kind == Kind.INTERRUPT and call.frozen is not None for call in self._drive.open.values()
+        )
+
+    def go_live(self) -> None:
+        """Deliver what waits: several at once in order of arrival in the store, then path."""
+        waiting, self._waiting = self._waiting, []
+        for row in waiting:
+            self._deliver(row)
+
+    def _deliver(self, row: InterruptRow) -> None:
+        drive = self._drive
+        call = drive.calls.get(_key_of(row))
+        if call is not None and call.spec.kind == Kind.INTERRUPT:
+            drive.arrived.append((call, Outcome(OutcomeKind.VALUE, row.answer), (row.interrupt_id,)))
+            return
+        parked = self._parked.get((row.path, row.index))
+        if parked is None:
+            self._waiting.append(row)  # its body has not come to its question yet
+            return
+        self._wake(parked, row)
+
+    def _wake(self, call: Call, row: InterruptRow) -> None:
+        drive = self._drive
+        self._parked = {place: parked for place, parked in self._parked.items() if parked is not call}
+        if (row.path, row.index) != (call.path, call.index):
+            drive.record(
+                Record(RecordType.DELIVERED, row.path, row.index, None, None, None, None, 0, None,
+                       codec.encode(row.interrupt_id), None, drive.clock())
+            )  # fmt: skip
+        drive.record(
+            Record(RecordType.DELIVERED, call.path, call.index, call.spec.kind, call.spec.name, None, None, call.attempt,
+                   None, codec.encode(row.interrupt_id), None, drive.clock())
+        )  # fmt: skip
+        drive.mark_delivered(row.interrupt_id)
+        drive.bodies.again(call)
+
+    def park(self, call: Call) -> None:
+        """An operation whose question is open: an answer that has come runs it again, else it stays."""
+        below = self._below(call)
+        for row in self._waiting:
+            if (row.path, row.index) in below:
+                self._waiting.remove(row)
+                self._wake(call, row)
+                return
+        for place in below:
+            self._parked[place] = call
+
+    def _below(self, call: Call) -> set[tuple[str, int]]:
+        """Where the questions of an operation and of the ones inside its body are."""
+        return {
+            (path, index)
+            for path, index in self._drive.journal.interrupts
+            if (path, index) == (call.path, call.index)
+            or keys.is_below(path, call.key)
+            or path in call.inside
+        }
+
+    def suspend(self, call: Call, scope: BodyScope) -> None:
+        """A body has asked and unwound: store that, and what it asked, with one entry."""
+        drive = self._drive
+        drive.record(
+            Record(RecordType.SUSPENDED, call.path, call.index, call.spec.kind, call.spec.name, call.digest,
+                   call.spec.recovery, call.attempt, None, None, None, drive.clock())
+        )  # fmt: skip
+        for question in scope.asked:
+            drive.ask(question)
+            drive.journal.add_interrupt(_pending_row(drive.run_id, question))
+        call.body = None
+        if not drive.is_closed:
+            self.park(call)
+
+    # Asked directly by workflow code.
+
+    def ask_direct(
+        self, scope: TaskScope, reason: str, context: dict[str, Any], key: str | None, bind: bool
+    ) -> tuple[Call, str]:
+        """Register the question at the moment of the call, or find what became of it. The caller freezes its task."""
+        drive = self._drive
+        drive.check_open()
+        text = codec.encode(context)
+        frozen = codec.decode(text)
+        path, index = (scope.path, scope.next_index()) if key is None else ("?" + quote(key, safe=""), 0)
+        spec = CallSpec(kind=Kind.INTERRUPT, name=reason, function=_no_body, recovery=Recovery.SAFE)
+        call = Call(spec, path, index, (), frozen if isinstance(frozen, dict) else {})
+        call.digest = codec.digest(text)
+        if call.key in drive.calls:
+            raise drive.fault(
+                DurableRecoveryError(f"run {drive.run_id}: interrupt(key={key!r}) is asked twice", drive.operation_id(call.key))
+            )
+        drive.register(call)
+        if drive.journal.operations.get(call.key) is None:
+            self._register(call, reason, text, bind)
+        else:
+            self._check_context(call, text, bind)
+        return call, text
+
+    def _register(self, call: Call, reason: str, context: str, bind: bool) -> None:
+        drive = self._drive
+        question = self._new_question(call, DIRECT_SLOT, reason, context, bind)
+        drive.record(
+            Record(RecordType.SUSPENDED, call.path, call.index, Kind.INTERRUPT, reason, call.digest, Recovery.SAFE, 1, None,
+                   None, None, drive.loop.now_s)
+        )  # fmt: skip
+        drive.ask(question)
+        drive.journal.add_interrupt(_pending_row(drive.run_id, question))
+
+    def _check_context(self, call: Call, text: str, bind: bool) -> None:
+        row = self._drive.journal.interrupts.get((call.path, call.index), {}).get(DIRECT_SLOT)
+        if row is not None and row.digest != codec.digest(text):
+            self._context_differs(call.path, call.index, row, bind)
+
+    # Asked inside a body.
+
+    def ask_in_body(
+        self, scope: BodyScope, reason: str, context: dict[str, Any], key: str | None, bind: bool
+    ) -> str:
+        """The answer (encoded) that belongs to this call; or register the question and raise `InterruptSignal`."""
+        drive = self._drive
+        line = scope.line()
+        text = codec.encode(context)
+        with scope.lock:
+            scope.check_open(line)
+            if key is not None:
+                slot = "key:" + key
+            else:
+                slot = f"{line.number}.{line.questions}"
+                line.questions += 1
+                bind = bind or len(scope.lines) > 1
+            row = scope.answers.get(slot)
+            if row is None or row.answer is None:
+                question = row or self._new_question(scope.call, slot, reason, text, bind)
+                if row is None:
+                    scope.outermost().asked.append(question)  # type: ignore[arg-type]
+                scope.has_run_into(question, line.number)
+                raise signal_of(question)
+        asked = codec.decode(row.reason)
+        if asked != reason:
+            raise drive.fault_from_body(
+                DurableRecoveryError(
+                    f"run {drive.run_id}: the answer of {scope.call.key} is to {asked!r}, the code now asks {reason!r}",
+                    drive.operation_id(scope.call.key),
+                )
+            )
+        if row.digest != codec.digest(text):
+            self._context_differs(scope.call.path, scope.call.index, row, bind)
+        return row.answer
+
+    def _new_question(self, call: Call, slot: str, reason: str, text: str, bind: bool) -> Question:
+        return Question(
+            interrupt_id=ids.interrupt_id(self._drive.run_id, call.key, slot),
+            path=call.path,
+            index=call.index,
+            slot=slot,
+            reason=codec.encode(reason),
+            context=text,
+            digest=codec.digest(text),
+            bind=bind,
+        )
+
+    def _context_differs(self, path: str, index: int, row: InterruptRow, bind: bool) -> None:
+        drive = self._drive
+        if bind or row.bind:
+            raise drive.fault_from_body(
+                DurableRecoveryError(
+                    f"run {drive.run_id}: what was approved is not what would run: question {row.interrupt_id} was asked with "
+                    f"{row.context}, and the code now shows something else",
+                    drive.operation_id(_key_of(row)),
+                )
+            )
+        note = Record(RecordType.NOTE, path, index, Kind.INTERRUPT, "context_changed", None, None, 0, None,
+                      codec.encode(row.interrupt_id), None, drive.loop.now_s)  # fmt: skip
+        drive.record_from_body(note)
+
+
+def _key_of(row: InterruptRow) -> str:
+    return keys.operation_key(row.path, row.index)
+
+
+def _pending_row(run_id: str, question: Question) -> InterruptRow:
+    return InterruptRow(
+        interrupt_id=question.interrupt_id,
+        run_id=run_id,
+        path=question.path,
+        index=question.index,
+        slot=question.slot,
+        reason=question.reason,
+        context=question.context,
+        digest=question.digest,
+        bind=question.bind,
+        status=QuestionStatus.PENDING,
+        created_at=0.0,
+        answer=None,
+        answered_by=None,
+        answered_at=None,
+        answer_seq=None,
+        delivered_at=None,
+    )
+

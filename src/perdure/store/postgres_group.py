@@ -1,0 +1,219 @@
+"""A group of batches as one statement. Decides which statement, its parameters, and what its answer says of each batch.
+
+Executes on the driver's write connection, in autocommit. The rules it must keep are those of `Driver.write`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from itertools import chain
+
+from perdure.core.records import Record, RecordType
+from perdure.errors import DurableConflictError, RunLost
+from perdure.store import queries
+from perdure.store.base import Lane
+from perdure.store.driver import Batch
+from perdure.store.postgres_wire import Statement, Wire, booleans, floats, integers, texts
+
+MAX_LONE_RECORDS = 4
+"""Up to here values beat arrays; each count is a statement of its own that stays prepared."""
+
+_LONE_CASTS = "text text int8 text text text text int8 text text float8 float8".split()
+_STATUS = RecordType.STATUS.value
+
+
+class GroupWriter:
+    """Writes groups through one `Wire`. `channel` is the NOTIFY channel."""
+
+    def __init__(self, wire: Wire, schema: str, channel: str) -> None:
+        named = queries.load("postgres")
+        self._wire = wire
+        self._channel = channel.encode()
+        self._group = Statement("group_write", named["group_write"], schema, is_binary=True)
+        self._state = Statement("group_state", named["group_state"], schema, is_binary=True)
+        self._lone = [
+            _lone_statement(named["group_lone"], schema, count) for count in range(1, MAX_LONE_RECORDS + 1)
+        ]
+
+    def write(self, batches: Sequence[Batch], *, doubtful: Collection[Lane], is_told: bool) -> None:
+        """Commit the group and fill in the replies. `doubtful`: lanes whose batch may be stored already. `is_told`:
+        notify others.
+
+        Raises `psycopg.Error`; then no reply is valid.
+        """
+        if len(batches) == 1 and not is_told and _is_lone(batches[0]):
+            written = {batches[0].lane.run_id: None} if self._write_lone(batches[0]) else {}
+        else:
+            written = self._write_group(batches, is_told)
+        missing = [batch for batch in batches if batch.lane.run_id not in written]
+        for batch in batches:
+            batch.refusal = None
+            batch.status = written.get(batch.lane.run_id) if batch.change else None
+        if missing:
+            self._judge(missing, doubtful)
+
+    def _write_lone(self, batch: Batch) -> bool:
+        lane, records = batch.lane, batch.records
+        head = (
+            b"%d" % len(records),
+            b"%d" % batch.last_n,
+            lane.run_id.encode(),
+            b"%d" % lane.fence,
+            lane.worker_id.encode(),
+            b"%d" % batch.first_n,
+        )
+        values = [_text(value) for value in chain.from_iterable(records)]
+        return self._wire.command(self._lone[len(records) - 1], (*head, *values)) > 0
+
+    def _write_group(self, batches: Sequence[Batch], is_told: bool) -> dict[str, str | None]:
+        params: dict[str, bytes] = {"channel": self._channel if is_told else b""}
+        for columns in (_batch_columns, _new_columns, _record_columns, _question_columns, _delivered_columns):
+            params |= columns(batches)
+        rows = self._wire.execute(self._group, [params[name] for name in self._group.params])
+        return {_str(row[0]): _str(row[1]) for row in rows}
+
+    def _judge(self, missing: Sequence[Batch], doubtful: Collection[Lane]) -> None:
+        """Tell batches that the first sending of this group stored from those that are refused."""
+        run_ids = [batch.lane.run_id for batch in missing]
+        rows = self._wire.execute(self._state, [texts(run_ids)])
+        states = {_str(row[0]): tuple(_str(value) if value is not None else None for value in row) for row in rows}
+        for batch in missing:
+            self._judge_one(batch, states.get(batch.lane.run_id), batch.lane in doubtful)
+
+    def _judge_one(self, batch: Batch, state: Sequence[str | None] | None, is_resent: bool) -> None:
+        lane = batch.lane
+        # A first sending that creates cannot be stored already: the run was made by another lane, perhaps of this process.
+        if state and (is_resent or batch.create is None) and _is_stored(batch, state):
+            batch.status = state[4] if batch.change else None
+        elif batch.create is not None:
+            batch.refusal = DurableConflictError(f"run id {lane.run_id} is taken")
+        else:
+            batch.refusal = RunLost(lane.run_id, "it was taken over, or has ended")
+
+
+def _is_stored(batch: Batch, state: Sequence[str | None]) -> bool:
+    """Whether the run's row is as this batch left it. A released run has no owner any more; its fence still tells."""
+    _, fence, worker_id, entry_n, _ = state
+    is_own = worker_id == batch.lane.worker_id or (
+        worker_id is None and batch.change is not None and batch.change.is_release
+    )
+    return is_own and int(fence or 0) == batch.lane.fence and int(entry_n or 0) >= batch.last_n
+
+
+def _is_lone(batch: Batch) -> bool:
+    return (
+        batch.change is None
+        and batch.create is None
+        and not batch.questions
+        and not batch.delivered
+        and 0 < len(batch.records) <= MAX_LONE_RECORDS
+    )
+
+
+def _lone_statement(sql: str, schema: str, count: int) -> Statement:
+    rows = (
+        f"({n}, " + ", ".join(f":v{n}_{column}::{cast}" for column, cast in enumerate(_LONE_CASTS)) + ")"
+        for n in range(1, count + 1)
+    )
+    return Statement(f"group_lone_{count}", sql.replace(":records", ", ".join(rows)), schema, is_binary=False)
+
+
+def _batch_columns(batches: Sequence[Batch]) -> dict[str, bytes]:
+    lanes = [batch.lane for batch in batches]
+    changes = [batch.change for batch in batches]
+    return {
+        "run_ids": texts([lane.run_id for lane in lanes]),
+        "fences": integers([lane.fence for lane in lanes]),
+        "worker_ids": texts([lane.worker_id for lane in lanes]),
+        "first_ns": integers([batch.first_n for batch in batches]),
+        "last_ns": integers([batch.last_n for batch in batches]),
+        "record_counts": integers([len(batch.records) for batch in batches]),
+        "statuses": texts([change and change.status for change in changes]),
+        "releases": booleans([bool(change and change.is_release) for change in changes]),
+        "dues_in_s": floats([change and change.due_in_s for change in changes]),
+        "blockeds": texts([change and change.blocked_operation for change in changes]),
+        "errors": texts([change and change.error for change in changes]),
+        "creates": booleans([batch.create is not None for batch in batches]),
+    }
+
+
+def _new_columns(batches: Sequence[Batch]) -> dict[str, bytes]:
+    news = [batch.create for batch in batches if batch.create is not None]
+    return {
+        "new_ids": texts([new.run_id for new in news]),
+        "new_roots": texts([new.root_id for new in news]),
+        "new_parents": texts([new.parent_id for new in news]),
+        "new_runners": texts([new.runner for new in news]),
+        "new_kinds": texts([new.kind for new in news]),
+        "new_versions": texts([new.version for new in news]),
+        "new_digests": texts([new.input_digest for new in news]),
+        "new_forked_from": texts([new.forked_from for new in news]),
+        "new_forked_seq": integers([new.forked_seq for new in news]),
+    }
+
+
+_RECORD_ARRAYS: tuple[tuple[str, Callable[..., bytes]], ...] = (
+    ("record_types", texts),
+    ("record_paths", texts),
+    ("record_idxs", integers),
+    ("record_kinds", texts),
+    ("record_names", texts),
+    ("record_digests", texts),
+    ("record_recoveries", texts),
+    ("record_attempts", integers),
+    ("record_outcomes", texts),
+    ("record_datas", texts),
+    ("record_waits_s", floats),
+    ("record_clocks_s", floats),
+)
+
+
+def _record_columns(batches: Sequence[Batch]) -> dict[str, bytes]:
+    records = [record for batch in batches for record in batch.records]
+    columns = zip(*records, strict=True) if records else ((),) * len(_RECORD_ARRAYS)
+    arrays = {name: pack(column) for (name, pack), column in zip(_RECORD_ARRAYS, columns, strict=True)}
+    return arrays | {
+        "record_runs": texts([batch.lane.run_id for batch in batches for _ in batch.records]),
+        "record_ns": integers([n for batch in batches for n in range(1, len(batch.records) + 1)]),
+        "record_is_change": booleans(
+            [_is_change(batch, record) for batch in batches for record in batch.records]
+        ),
+    }
+
+
+def _is_change(batch: Batch, record: Record) -> bool:
+    """Whether this is the `status` record that must tell what was really written."""
+    return record.type == _STATUS and batch.change is not None and record.outcome == batch.change.status
+
+
+def _question_columns(batches: Sequence[Batch]) -> dict[str, bytes]:
+    asked = [(batch.lane.run_id, question) for batch in batches for question in batch.questions]
+    questions = [question for _, question in asked]
+    return {
+        "question_runs": texts([run_id for run_id, _ in asked]),
+        "question_ids": texts([question.interrupt_id for question in questions]),
+        "question_paths": texts([question.path for question in questions]),
+        "question_idxs": integers([question.index for question in questions]),
+        "question_slots": texts([question.slot for question in questions]),
+        "question_reasons": texts([question.reason for question in questions]),
+        "question_contexts": texts([question.context for question in questions]),
+        "question_digests": texts([question.digest for question in questions]),
+        "question_binds": booleans([question.bind for question in questions]),
+    }
+
+
+def _delivered_columns(batches: Sequence[Batch]) -> dict[str, bytes]:
+    return {
+        "delivered_runs": texts([batch.lane.run_id for batch in batches for _ in batch.delivered]),
+        "delivered_ids": texts([interrupt_id for batch in batches for interrupt_id in batch.delivered]),
+    }
+
+
+def _text(value: object) -> bytes | None:
+    if value is None:
+        return None
+    return (value if isinstance(value, str) else repr(value)).encode()
+
+
+def _str(value: bytes | None) -> str:
+    return "" if value is None else value.decode()

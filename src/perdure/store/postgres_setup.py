@@ -1,0 +1,56 @@
+"""The schema of a Postgres store. Decides when it is created or migrated; the steps are in `migrations/postgres`.
+
+One migrator at a time, in one transaction: processes that start together wait for it, one killed half-way leaves nothing,
+and whoever comes after finds the work done. Nothing is locked, and no right to create is needed, when all is done already.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from perdure.store import migrate
+from perdure.store.postgres_connect import simple
+
+if TYPE_CHECKING:
+    import psycopg
+
+
+def setup(connection: psycopg.Connection[Any], schema: str, url: str) -> None:
+    """Create the schema or bring it up to date. `DurableStorageError` if it is newer. Raises `psycopg.Error`."""
+    if not migrate.pending("postgres", _version(connection, schema), url):
+        return
+    simple(connection, f"BEGIN; SELECT pg_advisory_xact_lock({advisory_key(f'setup:{schema}')})")
+    try:
+        _migrate(connection, schema, url)
+        simple(connection, "COMMIT")
+    except BaseException:
+        if not connection.closed:
+            simple(connection, "ROLLBACK")
+        raise
+
+
+def advisory_key(text: str) -> int:
+    """A 64-bit key for an advisory lock; locks of other applications in the same database will not have it."""
+    return int.from_bytes(hashlib.sha256(f"perdure:{text}".encode()).digest()[:8], "big", signed=True)
+
+
+def _migrate(connection: psycopg.Connection[Any], schema: str, url: str) -> None:
+    if simple(connection, f"SELECT to_regnamespace('\"{schema}\"')") is None:
+        simple(connection, f'CREATE SCHEMA "{schema}"')
+    # Read again: another process may have done it while we waited for the lock.
+    steps = migrate.pending("postgres", _version(connection, schema), url)
+    simple(connection, f'SET LOCAL search_path TO "{schema}"')
+    for step in steps:
+        simple(connection, step.sql)
+        simple(
+            connection,
+            f"INSERT INTO meta (key, value) VALUES ('schema_version', '{step.version}') "
+            "ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+        )
+
+
+def _version(connection: psycopg.Connection[Any], schema: str) -> int:
+    if simple(connection, f"SELECT to_regclass('\"{schema}\".meta')") is None:
+        return 0
+    return int(simple(connection, f"SELECT value FROM \"{schema}\".meta WHERE key = 'schema_version'") or 0)

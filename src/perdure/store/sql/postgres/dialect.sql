@@ -1,0 +1,23 @@
+-- name: is_runner
+-- Lists arrive as text[].
+(CAST(:runners AS text[]) IS NULL OR run.runner = ANY (CAST(:runners AS text[])));
+
+-- name: is_named
+-- Lists arrive as text[].
+run.id = ANY (CAST(:run_ids AS text[]));
+
+-- name: owner_is_listed
+-- Workers the claimant knows to be dead.
+run.worker_id = ANY (CAST(:dead_workers AS text[]));
+
+-- name: run_lock
+-- Roots first, ascending, then runs, ascending: see the store's lock order.
+SELECT {run} FROM run WHERE run.id = :id FOR NO KEY UPDATE;
+
+-- name: run_lock_skip
+-- A claim takes what is free and never waits: who waits holds up everybody behind it.
+SELECT {run} FROM run WHERE run.id = :id FOR NO KEY UPDATE SKIP LOCKED;
+
+-- name: server_identity
+-- Whether the backend is the one we are connected to (else a pooler is between), and which start of the server it is.
+SELECT pg_backend_pid(), CAST(extract(epoch FROM pg_postmaster_start_time()) AS text);

@@ -1,0 +1,496 @@
+"""The SQLite driver. Decides connections, pragmas, how a group is written and what each SQLite error means.
+
+One file, WAL, `synchronous=FULL`, any number of processes. Every write takes the lock with `BEGIN IMMEDIATE`, so it
+never fails half way for a lock.
+
+The GIL shapes the writing: each statement gives it up and, while the loop computes, waits up to 5 ms to get it back.
+`executemany` does that once per row; so rows go into statements of many rows, and a group is few statements.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from perdure.core.records import StoredRecord, WorkerRow
+from perdure.core.states import Status, is_terminal
+from perdure.errors import (
+    DurableConflictError,
+    DurableLimitError,
+    DurableStorageError,
+    PerdureError,
+    RunLost,
+    SerializationError,
+)
+from perdure.store import filesystem, migrate, queries, rows
+from perdure.store.driver import Batch, Params, StoreBusy, T, may_settle, settle, settled_records
+from perdure.store.presence import Presence
+
+APPLICATION_ID = 0x50445552
+"""Marks the file as ours ("PDUR"), so that no other program's database is migrated."""
+
+_BUSY_MS = 5_000
+_SETUP_S = 30.0
+_WATCH_S = 0.05
+_IDLE_READERS = 4
+_ROW = "(" + ", ".join("?" * len(StoredRecord._fields)) + ")"
+_INSERT_SIZES = (256, 64, 16, 8, 4, 3, 2, 1)
+_INSERT = {
+    size: f"INSERT INTO record ({', '.join(name.split('.')[1] for name in rows.COLUMNS['record'])}) VALUES "
+    + ", ".join([_ROW] * size)
+    for size in _INSERT_SIZES
+}
+_ADVANCE = """
+UPDATE run SET seq = seq + ?, entry_n = ?, updated_at = ?
+WHERE id = ? AND fence = ? AND worker_id = ? AND entry_n < ? RETURNING seq, status, cancel_requested
+"""
+_BUSY_CODES = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_SCHEMA}
+
+_leaked: list[Any] = []
+"""Connections inherited by a forked child. Closing one would drop the parent's locks' bookkeeping; they are kept."""
+
+
+class SqliteSession:
+    """A connection in a transaction; see `driver.Session`."""
+
+    __slots__ = ("_connection", "_queries", "now")
+
+    def __init__(self, connection: sqlite3.Connection, now: float) -> None:
+        self._connection = connection
+        self._queries = queries.load("sqlite")
+        self.now = now
+
+    def all(self, query: str, params: Params | None = None) -> list[tuple[Any, ...]]:
+        return self._execute(query, params).fetchall()
+
+    def one(self, query: str, params: Params | None = None) -> tuple[Any, ...] | None:
+        # All rows are fetched, so that no statement stays open in a transaction that is about to end.
+        found = self._execute(query, params).fetchall()
+        return found[0] if found else None
+
+    def run(self, query: str, params: Params | None = None) -> int:
+        return self._execute(query, params).rowcount
+
+    def many(self, query: str, params: Sequence[Params]) -> None:
+        for values in params:
+            self._execute(query, values)
+
+    def insert_records(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        _insert(self._connection, rows)
+
+    def _execute(self, query: str, params: Params | None) -> sqlite3.Cursor:
+        values = {key: json.dumps(value) if isinstance(value, list) else value for key, value in (params or {}).items()}
+        return self._connection.execute(self._queries[query], values)
+
+
+class SqliteDriver:
+    """See `driver.Driver`."""
+
+    kind = "sqlite"
+    can_inline = True
+
+    def __init__(self, path: str, *, url: str, is_network_allowed: bool = False) -> None:
+        self.url = url
+        # Resolved once: the process may change its directory.
+        self._path = os.path.realpath(path)
+        self._is_network_allowed = is_network_allowed
+        self._presence = Presence(self._path)
+        self._writer: sqlite3.Connection | None = None
+        self._timeout_ms = _BUSY_MS
+        self._beater: sqlite3.Connection | None = None
+        self._beat_lock = threading.Lock()
+        self._readers: list[sqlite3.Connection] = []
+        self._watchers: list[_Watcher] = []
+        self._is_closed = False
+
+    # --- opening ----------------------------------------------------------------------------------------
+
+    def setup(self) -> None:
+        self._refuse_network(filesystem.current_mountinfo())
+        with self._mapped():
+            self._create_file()
+            connection = sqlite3.connect(self._path, isolation_level=None, timeout=_SETUP_S)
+            try:
+                self._use_wal(connection)
+                self._migrate(connection)
+            finally:
+                connection.close()
+
+    def _refuse_network(self, mountinfo: str) -> None:
+        kind = filesystem.network_type(self._path, mountinfo)
+        if kind is not None and not self._is_network_allowed:
+            raise DurableStorageError(
+                f"{self._path} is on a network file system ({kind}), where SQLite loses data; put it on a local disk, use "
+                f"Postgres, or, if only one machine will ever open it, add ?allow_network_fs=1 to the URL"
+            )
+
+    def _create_file(self) -> None:
+        filesystem.make_directories(Path(self._path).parent)
+        # Created here, since SQLite would create it readable for others; its side files take over the mode.
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+    def _use_wal(self, connection: sqlite3.Connection) -> None:
+        # Changing the mode ignores the busy timeout when several processes open a new file at once.
+        deadline = time.monotonic() + _SETUP_S
+        while True:
+            try:
+                (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+                break
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.01)
+        if mode != "wal":
+            raise DurableStorageError(f"{self._path} cannot be used in WAL mode (it is in mode {mode})")
+
+    def _migrate(self, connection: sqlite3.Connection) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            (owner,) = connection.execute("PRAGMA application_id").fetchone()
+            (count,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            if owner != APPLICATION_ID and (owner or version or count):
+                raise DurableStorageError(f"{self._path} is another program's database; nothing was changed")
+            for step in migrate.pending("sqlite", version, self.url):
+                for statement in _statements(step.sql):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {step.version}")
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+        connection.execute("COMMIT")
+
+    def _connect(self, *, timeout_ms: int = _BUSY_MS, synchronous: str = "FULL") -> sqlite3.Connection:
+        if self._is_closed:
+            raise DurableStorageError("the store is closed")
+        # mode=rw: a file that was deleted under us is not silently replaced by an empty one.
+        connection = sqlite3.connect(
+            f"{Path(self._path).as_uri()}?mode=rw",
+            uri=True,
+            isolation_level=None,
+            check_same_thread=False,
+            timeout=timeout_ms / 1000,
+            cached_statements=256,
+        )
+        connection.execute(f"PRAGMA synchronous = {synchronous}")
+        connection.execute("PRAGMA journal_size_limit = 67108864")
+        return connection
+
+    # --- writing ----------------------------------------------------------------------------------------
+
+    def write(self, batches: Sequence[Batch], *, is_inline: bool = False) -> None:
+        with self._writing(0 if is_inline else _BUSY_MS) as connection:
+            now = time.time()
+            pending: list[rows.Row] = []
+            # Root first and ascending is for databases that lock rows; here the order only keeps runs created in
+            # this group before those below them.
+            for batch in batches:
+                _write_batch(connection, batch, now, pending)
+            _insert(connection, pending)
+
+    def transact(self, work: Callable[[SqliteSession], T]) -> T:
+        with self._writing(_BUSY_MS) as connection:
+            return work(SqliteSession(connection, time.time()))
+
+    @contextmanager
+    def _writing(self, timeout_ms: int) -> Iterator[sqlite3.Connection]:
+        with self._mapped():
+            connection = self._writer
+            if connection is None:
+                connection = self._writer = self._connect()
+                self._timeout_ms = _BUSY_MS
+            if timeout_ms != self._timeout_ms:
+                connection.execute(f"PRAGMA busy_timeout = {timeout_ms}")
+                self._timeout_ms = timeout_ms
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                self._roll_back(connection)
+                raise
+
+    def _roll_back(self, connection: sqlite3.Connection) -> None:
+        try:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            # Of no use any more; the file's own journal undoes the rest.
+            self._writer = None
+            connection.close()
+
+    # --- reading ----------------------------------------------------------------------------------------
+
+    def read(self, work: Callable[[SqliteSession], T]) -> T:
+        with self._mapped():
+            connection = self._reader()
+            try:
+                connection.execute("BEGIN")
+                result = work(SqliteSession(connection, time.time()))
+                connection.execute("COMMIT")
+            except BaseException:
+                connection.close()
+                raise
+        self._give_back(connection)
+        return result
+
+    def _reader(self) -> sqlite3.Connection:
+        try:
+            return self._readers.pop()
+        except IndexError:
+            connection = self._connect()
+            connection.execute("PRAGMA query_only = ON")
+            return connection
+
+    def _give_back(self, connection: sqlite3.Connection) -> None:
+        if self._is_closed or len(self._readers) >= _IDLE_READERS:
+            connection.close()
+        else:
+            self._readers.append(connection)
+
+    # --- news of other processes ------------------------------------------------------------------------
+
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
+        watcher = _Watcher(self, callback)
+        self._watchers = [other for other in self._watchers if other.is_alive()] + [watcher]
+        watcher.start()
+        return watcher.stop
+
+    # --- workers ----------------------------------------------------------------------------------------
+
+    def worker_lock(self, worker_id: str) -> str:
+        return self._presence.lock(worker_id)
+
+    def worker_unlock(self, worker_id: str) -> None:
+        self._presence.unlock(worker_id)
+
+    def worker_sweep(self, worker: WorkerRow) -> None:
+        self._presence.sweep(worker)
+
+    def worker_probe(self, worker: WorkerRow) -> str:
+        return self._presence.probe(worker)
+
+    def worker_beat(self, worker_id: str) -> bool:
+        with self._beat_lock, self._mapped(busy=DurableStorageError):
+            if self._beater is None:
+                # A heartbeat that a power cut takes back harms nobody, so it waits for no disk.
+                self._beater = self._connect(timeout_ms=500, synchronous="NORMAL")
+            return SqliteSession(self._beater, 0.0).run("worker_beat", {"id": worker_id}) == 1
+
+    # --- the end ----------------------------------------------------------------------------------------
+
+    def abandon(self) -> None:
+        self._is_closed = True
+        _leaked.extend((self._writer, self._beater, self._readers, self._watchers))
+        self._writer = self._beater = None
+        self._readers = []
+        self._watchers = []
+        self._presence.forget()
+
+    def close(self) -> None:
+        self._is_closed = True
+        for watcher in self._watchers:
+            watcher.stop()
+            watcher.join()
+        while self._readers:
+            self._readers.pop().close()
+        with self._beat_lock:
+            for connection in (self._beater, self._writer):
+                if connection is not None:
+                    connection.close()
+            self._beater = self._writer = None
+        self._presence.close()
+
+    @contextmanager
+    def _mapped(self, busy: type[Exception] = StoreBusy) -> Iterator[None]:
+        """No exception of the driver leaves."""
+        try:
+            yield
+        except (sqlite3.Error, sqlite3.Warning, OSError, OverflowError, UnicodeError) as error:
+            found = mapped(error, self.url)
+            raise (busy(str(found)) if isinstance(found, StoreBusy) else found) from error
+
+
+class _Watcher(threading.Thread):
+    """Looks every 50 ms whether the file was changed by another connection."""
+
+    def __init__(self, driver: SqliteDriver, callback: Callable[[], None]) -> None:
+        super().__init__(name="perdure-watch", daemon=True)
+        self._driver = driver
+        self._callback = callback
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._look()
+            except (sqlite3.Error, OSError, PerdureError):
+                # The store's users will meet the error themselves; here it only means that nothing is known.
+                self._stopped.wait(1.0)
+
+    def _look(self) -> None:
+        connection = self._driver._connect()
+        try:
+            seen = None
+            while not self._stopped.is_set():
+                (version,) = connection.execute("PRAGMA data_version").fetchone()
+                if version != seen:
+                    # Also the first time: what was committed before the first look may be news.
+                    seen = version
+                    self._callback()
+                self._stopped.wait(_WATCH_S)
+        finally:
+            connection.close()
+
+
+def _write_batch(connection: sqlite3.Connection, batch: Batch, now: float, pending: list[rows.Row]) -> None:
+    lane = batch.lane
+    state = _create(connection, batch, now) if batch.create else _advance(connection, batch, now)
+    if state is None:
+        return
+    last_seq, old_status, is_cancel_requested = state
+    if batch.questions or batch.delivered or batch.change is not None:
+        _write_beside(connection, batch, now, old_status, bool(is_cancel_requested))
+    records = batch.records if batch.change is None else settled_records(batch)
+    pending += rows.record_rows(lane.run_id, last_seq - len(records) + 1, records, now)
+
+
+def _advance(connection: sqlite3.Connection, batch: Batch, now: float) -> tuple[int, str, int] | None:
+    """Count the entries and take their numbers in one statement; None if the lane has lost the run."""
+    lane, count = batch.lane, len(batch.records)
+    is_root = lane.root_id == lane.run_id
+    values = (count if is_root else 0, batch.last_n, now, lane.run_id, lane.fence, lane.worker_id, batch.first_n)
+    state = connection.execute(_ADVANCE, values).fetchone()
+    if state is None:
+        _explain(connection, batch)
+    elif not is_root:
+        session = SqliteSession(connection, now)
+        state = (_take_from_root(session, lane.root_id, lane.run_id, count), *state[1:])
+    return state
+
+
+def _take_from_root(session: SqliteSession, root_id: str, run_id: str, count: int) -> int:
+    taken = session.one("seq_take", {"root_id": root_id, "count": count})
+    if taken is None:
+        raise DurableConflictError(f"run {run_id} belongs to {root_id}, which does not exist")
+    session.run("seq_note", {"id": run_id, "seq": taken[0]})
+    return taken[0]
+
+
+def _create(connection: sqlite3.Connection, batch: Batch, now: float) -> tuple[int, str, int] | None:
+    lane, new = batch.lane, batch.create
+    assert new is not None
+    session = SqliteSession(connection, now)
+    if session.one("run_get", {"id": new.run_id}) is not None:
+        _explain(connection, batch)
+        return None
+    count = len(batch.records)
+    is_root = new.root_id == new.run_id
+    session.run(
+        "run_insert",
+        rows.new_run(
+            new, worker_id=lane.worker_id, fence=lane.fence, seq=count if is_root else 0, entry_n=batch.last_n, now=now
+        ),
+    )
+    last_seq = count if is_root else _take_from_root(session, new.root_id, new.run_id, count)
+    return last_seq, Status.RUNNING, 0
+
+
+def _explain(connection: sqlite3.Connection, batch: Batch) -> None:
+    """Why a batch was not written: stored already (sent again), id taken, or lost."""
+    lane = batch.lane
+    found = connection.execute(
+        "SELECT fence, worker_id, entry_n, status FROM run WHERE id = ?", (lane.run_id,)
+    ).fetchone()
+    if found is None:
+        batch.refusal = RunLost(lane.run_id, "it is not in the store")
+        return
+    fence, worker_id, entry_n, status = found
+    if fence == lane.fence and entry_n >= batch.last_n and worker_id in (lane.worker_id, None):
+        batch.status = status
+    elif batch.create is not None:
+        batch.refusal = DurableConflictError(f"run {lane.run_id} exists already")
+    else:
+        batch.refusal = RunLost(lane.run_id, f"it is worker {worker_id}'s now (fence {fence}, ours was {lane.fence})")
+
+
+def _write_beside(
+    connection: sqlite3.Connection, batch: Batch, now: float, old_status: str, is_cancel_requested: bool
+) -> None:
+    run_id, change = batch.lane.run_id, batch.change
+    session = SqliteSession(connection, now)
+    for asked in batch.questions:
+        session.run("interrupt_insert", rows.question(run_id, asked, now))
+    for interrupt_id in batch.delivered:
+        session.run("interrupt_delivered", {"id": interrupt_id, "run_id": run_id, "now": now})
+    if change is None:
+        return
+    batch.status = settle(
+        change,
+        is_cancel_requested=is_cancel_requested,
+        has_undelivered=change.status == Status.WAITING and session.one("run_has_answers", {"id": run_id}) is not None,
+    )
+    if not may_settle(old_status, batch.status):
+        raise DurableConflictError(f"run {run_id} is {old_status} and cannot become {batch.status}")
+    session.run("run_change", rows.change(run_id, change, batch.status, now))
+    if is_terminal(batch.status):
+        session.run("interrupt_withdraw", {"run_id": run_id})
+
+
+def _insert(connection: sqlite3.Connection, records: Sequence[rows.Row]) -> None:
+    start, left = 0, len(records)
+    for size in _INSERT_SIZES:
+        while left >= size:
+            chunk = records[start : start + size] if left > size or start else records
+            connection.execute(_INSERT[size], list(itertools.chain.from_iterable(chunk)))
+            start, left = start + size, left - size
+
+
+def _statements(script: str) -> Iterator[str]:
+    """The statements of a migration; `executescript` would commit first."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def mapped(error: Exception, url: str) -> Exception:
+    """What an exception of the driver, or of binding values, means to the writer and to callers."""
+    if isinstance(error, OSError):
+        return DurableStorageError(f"cannot open the store at {url}: {error}")
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None:
+        return _mapped_without_code(error, url)
+    match code & 0xFF:
+        case busy if busy in _BUSY_CODES:
+            return StoreBusy(f"the store at {url} is busy: {error}")
+        case sqlite3.SQLITE_TOOBIG:
+            return DurableLimitError(f"a value is too large for SQLite: {error}")
+        case sqlite3.SQLITE_CONSTRAINT:
+            return DurableConflictError(f"the store at {url} has other content: {error}")
+        case sqlite3.SQLITE_MISMATCH | sqlite3.SQLITE_RANGE:
+            return SerializationError("$", f"SQLite cannot hold a value: {error}")
+        case _:
+            return DurableStorageError(f"the store at {url} failed ({error.sqlite_errorname}): {error}")  # type: ignore[attr-defined]
+
+
+def _mapped_without_code(error: Exception, url: str) -> Exception:
+    if isinstance(error, sqlite3.DataError):
+        return DurableLimitError(f"a value is too large for SQLite: {error}")
+    if isinstance(error, (OverflowError, UnicodeError)) or "binding parameter" in str(error):
+        return SerializationError("$", f"SQLite cannot hold a value: {error}")
+    return DurableStorageError(f"the store at {url} failed: {error}")
