@@ -62,7 +62,7 @@ def w2(task: Task) -> dict[str, Any]:
 async def _grouped(task: Task) -> dict[str, Any]:
     import asyncio  # local: as above
 
-    writer = _GroupWriter(f"{task.directory}/floor.db")
+    writer = _GroupWriter(f"{task.directory}/floor.db", asyncio.get_running_loop())
     seconds: list[float] = []
     slots = asyncio.Semaphore(task.concurrency)
 
@@ -70,10 +70,10 @@ async def _grouped(task: Task) -> dict[str, Any]:
         async with slots:
             begun = time.perf_counter()
             for seq in range(task.steps + 2):  # its start, its steps, its end
-                await asyncio.wrap_future(writer.put((f"r{key}", seq, ROW)))
+                await writer.put((f"r{key}", seq, ROW))
             seconds.append(time.perf_counter() - begun)
 
-    await asyncio.wrap_future(writer.put(("warm", 0, ROW)))
+    await writer.put(("warm", 0, ROW))
     begun = time.perf_counter()
     await asyncio.gather(*[one(key) for key in range(task.amount)])
     wall_s = time.perf_counter() - begun
@@ -84,20 +84,18 @@ async def _grouped(task: Task) -> dict[str, Any]:
 class _GroupWriter:
     """One thread owns the connection; what arrives while it commits goes into the next commit."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, loop: Any) -> None:
         import queue
         import threading
 
-        self._path = path
+        self._path, self._loop = path, loop
         self._queue: Any = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write)
         self._thread.start()
 
     def put(self, row: tuple[str, int, str]) -> Any:
-        """A future that is done once the row is on disk."""
-        from concurrent.futures import Future
-
-        done: Future[None] = Future()
+        """A future of the loop that is done once the row is on disk."""
+        done = self._loop.create_future()
         self._queue.put((row, done))
         return done
 
@@ -114,9 +112,13 @@ class _GroupWriter:
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany("INSERT INTO t VALUES (?, ?, ?)", [row for row, _ in group])
             connection.execute("COMMIT")
-            for _, done in group:
-                done.set_result(None)
+            self._loop.call_soon_threadsafe(_finish, [done for _, done in group])  # wakes the loop once
         connection.close()
+
+
+def _finish(futures: list[Any]) -> None:
+    for future in futures:
+        future.set_result(None)
 
 
 def w4(task: Task) -> None:
