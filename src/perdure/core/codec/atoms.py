@@ -29,6 +29,7 @@ INT_BOUND = 1 << 1024
 _SURROGATE_PAIR = re.compile("(?<=[\ud800-\udbff])(?=[\udc00-\udfff])")
 
 _MICROSECOND = timedelta(microseconds=1)
+_MINUTE = timedelta(minutes=1)
 
 
 def string(value: str) -> object:
@@ -47,7 +48,7 @@ def floating(value: float) -> object:
 
 
 def _datetime(value: datetime) -> object:
-    if value.fold == 0 and (value.tzinfo is None or _is_unnamed(value.tzinfo)):
+    if value.fold == 0 and (value.tzinfo is None or _is_iso(value.tzinfo)):
         return value.isoformat()
     naive = value.replace(tzinfo=None, fold=0).isoformat()
     return [naive, _zone(value.tzinfo, value), value.fold]
@@ -73,8 +74,15 @@ def _read_time(payload: Any) -> time:
     return time.fromisoformat(naive).replace(tzinfo=_read_zone(zone), fold=fold)
 
 
-def _is_unnamed(zone: tzinfo) -> bool:
-    return type(zone) is timezone and len(zone.__getinitargs__()) == 1  # type: ignore[attr-defined]
+def _is_iso(zone: tzinfo) -> bool:
+    """Whether ISO text says all of a zone: it has no name, and whole minutes.
+
+    `fromisoformat` takes +00:00:00.000001 for UTC.
+    """
+    if type(zone) is not timezone:
+        return False
+    offset, *name = zone.__getinitargs__()  # type: ignore[attr-defined]
+    return not name and not offset % _MINUTE
 
 
 def _zone(zone: tzinfo | None, moment: datetime | time) -> object:
@@ -83,7 +91,7 @@ def _zone(zone: tzinfo | None, moment: datetime | time) -> object:
         return None
     if type(zone) is timezone:
         offset, *name = zone.__getinitargs__()  # type: ignore[attr-defined]
-        return [offset // _MICROSECOND, *name]
+        return [offset // _MICROSECOND, *map(string, name)]
     from zoneinfo import ZoneInfo  # import cost: only aware times pay for it
 
     if type(zone) is ZoneInfo and zone.key is not None:
@@ -104,7 +112,7 @@ def _foreign_zone(zone: tzinfo, moment: datetime | time) -> object:
         "use zoneinfo.ZoneInfo to keep the zone",
     )
     name = moment.tzname()
-    return [offset // _MICROSECOND] if name is None else [offset // _MICROSECOND, name]
+    return [offset // _MICROSECOND] if name is None else [offset // _MICROSECOND, string(name)]
 
 
 def _read_zone(payload: Any) -> tzinfo | None:

@@ -18,8 +18,7 @@ from perdure.core.codec.paths import Path, render
 from perdure.core.codec.text import dumps, has_surrogates
 from perdure.errors import SerializationError
 
-# In levels of the value. A tag may add two levels of JSON to each, and the decoder recurses on a stack of
-# 1,000.
+# In levels of the value. The walks take up to five frames for each, and the caller's stack is not empty.
 MAX_DEPTH = 100
 
 
