@@ -1,10 +1,12 @@
-"""The Postgres driver. Composes its parts: connections, groups, transactions, listening, presence. Called by `SqlStore`.
+"""The Postgres driver. Composes its parts: connections, groups, transactions, listening, presence. Called
+by `SqlStore`.
 
-Three kinds of connection: one for writing, a pool for reading, and direct ones (past a pooler, if there is one) for what
-belongs to a session: a worker's lock and LISTEN. A connection that breaks is thrown away; the next call opens another.
+Three kinds of connection: one for writing, a pool for reading, and direct ones (past a pooler, if there is
+one) for what belongs to a session: a worker's lock and LISTEN. A connection that breaks is thrown away;
+the next call opens another.
 
-Groups never wait for each other in a circle: they lock their runs in ascending order, and whoever is chosen as the victim of
-a deadlock all the same has written nothing and is sent again.
+Groups never wait for each other in a circle: they lock their runs in ascending order, and whoever is
+chosen as the victim of a deadlock all the same has written nothing and is sent again.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from perdure.errors import DurableStorageError, InvalidInputError
 from perdure.store import postgres_setup, postgres_url
 from perdure.store.base import Lane
 from perdure.store.driver import Batch, Session, StoreLost
-from perdure.store.postgres_connect import conninfo, connect, is_pooled, simple, tune
+from perdure.store.postgres_connect import connect, conninfo, is_pooled, simple, tune
 from perdure.store.postgres_errors import load_psycopg, translate
 from perdure.store.postgres_group import GroupWriter
 from perdure.store.postgres_listen import Listener
@@ -79,7 +81,8 @@ class PostgresDriver:
         if any(batch.lane.root_id != batch.lane.run_id for batch in batches):
             self.transact(lambda session: write_tree(session, batches, self._doubtful))
             return
-        # A run may have two lanes for a moment, when somebody creates it twice: each is judged after the other.
+        # A run may have two lanes for a moment, when somebody creates it twice: each is judged after the
+        # other.
         first, rest = _distinct(batches)
         self._write_group(first)
         if rest:
@@ -140,7 +143,9 @@ class PostgresDriver:
                 tune(connection)
         self._writer = connection
         self._writer_pid = connection.info.backend_pid
-        self._groups = GroupWriter(Wire(connection, is_preparing=self._is_preparing), self._schema, self._channel)
+        self._groups = GroupWriter(
+            Wire(connection, is_preparing=self._is_preparing), self._schema, self._channel
+        )
         return connection
 
     def _drop_writer(self) -> None:
@@ -154,7 +159,8 @@ class PostgresDriver:
         try:
             return self._read_once(work)
         except StoreLost:
-            # Nothing was written, so once more is safe: the server may have been restarted since the last read.
+            # Nothing was written, so once more is safe: the server may have been restarted since the last
+            # read.
             return self._read_once(work)
 
     def _read_once(self, work: Callable[[Session], T]) -> T:
@@ -165,7 +171,7 @@ class PostgresDriver:
             return result
 
     def _reader_pool(self) -> psycopg_pool.ConnectionPool[Any]:
-        import psycopg_pool  # noqa: PLC0415  (optional dependency)
+        import psycopg_pool  # optional dependency
 
         self._check_usable()
         with self._guard:
@@ -233,6 +239,11 @@ class PostgresDriver:
 
     # --- life ---------------------------------------------------------------------------------------------
 
+    def abandon(self) -> None:
+        # The connections stay referenced and open: a farewell on a shared socket would end the parent's
+        # session.
+        self._is_closed = True
+
     def close(self) -> None:
         if os.getpid() != self._pid:
             return  # a forked child shares the sockets: a farewell on them would end the parent's sessions
@@ -262,7 +273,9 @@ class PostgresDriver:
         info = conninfo(given)
         with _translated(), connect(info) as connection:
             if is_pooled(connection):
-                raise InvalidInputError("direct", "leads to a connection pooler, too; locks and LISTEN need the server itself")
+                raise InvalidInputError(
+                    "direct", "leads to a connection pooler, too; locks and LISTEN need the server itself"
+                )
         return info
 
 

@@ -1,4 +1,5 @@
-"""Connections to Postgres. Decides how one is opened, and whether a pooler stands between; owns none of them."""
+"""Connections to Postgres. Decides how one is opened, and whether a pooler stands between; owns none of
+them."""
 
 from __future__ import annotations
 
@@ -40,18 +41,27 @@ def connect(info: str) -> psycopg.Connection[Any]:
 
 
 def is_pooled(connection: psycopg.Connection[Any]) -> bool:
-    """Whether something between us and the server hands out server connections: what greeted us is not what answers."""
+    """Whether something between us and the server hands out server connections: what greeted us is not
+    what answers."""
     answer = simple(connection, "SELECT pg_backend_pid()")
     return int(answer or 0) != connection.info.backend_pid
 
 
 def tune(connection: psycopg.Connection[Any]) -> None:
-    """Settings of a connection that is ours alone: the parameters never change a plan, and no plan is worth compiling."""
-    simple(connection, "SET plan_cache_mode = force_generic_plan; SET jit = off")
+    """Settings of a connection that is ours alone.
+
+    Plans are made once, maybe while the tables are still empty, and must be right for full ones: whatever is
+    written is found by its key, so no plan may read a table, and none is worth compiling.
+    """
+    simple(
+        connection,
+        "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off",
+    )
 
 
 def simple(connection: psycopg.Connection[Any], sql: str) -> str | None:
-    """Send statements without parameters in one round trip; the first value of the last one. Raises `psycopg.Error`.
+    """Send statements without parameters in one round trip; the first value of the last one. Raises
+    `psycopg.Error`.
 
     The wait is one libpq call outside the GIL.
     """

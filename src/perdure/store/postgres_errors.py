@@ -1,6 +1,8 @@
-"""psycopg's errors as ours. Decides, for every error a Postgres driver can raise, what it means for what was being written.
+"""psycopg's errors as ours. Decides, for every error a Postgres driver can raise, what it means for what
+was being written.
 
-The meaning is in the SQLSTATE; errors without one come from the client: the connection broke, or a value cannot be sent.
+The meaning is in the SQLSTATE; errors without one come from the client: the connection broke, or a value
+cannot be sent.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ if TYPE_CHECKING:
     import psycopg
 
 _BUSY = frozenset({"40001", "40P01", "40003", "55P03", "55006", "57014"})
-"""Serialization failure, deadlock, lock or statement timeout: nothing was written, the same may succeed next time."""
+"""Serialization failure, deadlock, lock or statement timeout: nothing was written, the same may succeed
+next time."""
 
 _LOST_CLASSES = frozenset({"08"})
 _LOST = frozenset(
@@ -40,8 +43,8 @@ _LOST = frozenset(
 def load_psycopg() -> Any:
     """The psycopg module, imported at first use: SQLite users need not have it."""
     try:
-        import psycopg  # noqa: PLC0415  (optional dependency)
-        import psycopg_pool  # noqa: F401, PLC0415  (the same extra)
+        import psycopg  # optional dependency
+        import psycopg_pool  # noqa: F401  (the same extra)
     except ImportError as error:
         raise DurableStorageError(
             "Postgres needs psycopg, which is not installed: pip install 'perdure[postgres]'"
@@ -50,7 +53,8 @@ def load_psycopg() -> Any:
 
 
 def translate(error: psycopg.Error, *, is_ambiguous: bool = False) -> PerdureError | StoreBusy | StoreLost:
-    """What `error` means. `is_ambiguous`: a commit may have been under way, should the connection have broken."""
+    """What `error` means. `is_ambiguous`: a commit may have been under way, should the connection have
+    broken."""
     state = error.sqlstate
     if state is None:
         return _translate_client(error, is_ambiguous)

@@ -1,4 +1,5 @@
-"""A group of batches as one statement. Decides which statement, its parameters, and what its answer says of each batch.
+"""A group of batches as one statement. Decides which statement, its parameters, and what its answer says
+of each batch.
 
 Executes on the driver's write connection, in autocommit. The rules it must keep are those of `Driver.write`.
 """
@@ -7,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from itertools import chain
+from typing import Any
 
 from perdure.core.records import Record, RecordType
+from perdure.core.states import is_terminal
 from perdure.errors import DurableConflictError, RunLost
 from perdure.store import queries
 from perdure.store.base import Lane
@@ -18,7 +21,8 @@ from perdure.store.postgres_wire import Statement, Wire, booleans, floats, integ
 MAX_LONE_RECORDS = 4
 """Up to here values beat arrays; each count is a statement of its own that stays prepared."""
 
-_LONE_CASTS = "text text int8 text text text text int8 text text float8 float8".split()
+_LONE_CASTS = ("text", "text", "int8", *("text",) * 4, "int8", *("text",) * 2, "float8", "float8")
+"""As the fields of `Record`."""
 _STATUS = RecordType.STATUS.value
 
 
@@ -36,8 +40,8 @@ class GroupWriter:
         ]
 
     def write(self, batches: Sequence[Batch], *, doubtful: Collection[Lane], is_told: bool) -> None:
-        """Commit the group and fill in the replies. `doubtful`: lanes whose batch may be stored already. `is_told`:
-        notify others.
+        """Commit the group and fill in the replies. `doubtful`: lanes whose batch may be stored already.
+        `is_told`: notify others.
 
         Raises `psycopg.Error`; then no reply is valid.
         """
@@ -76,28 +80,49 @@ class GroupWriter:
         """Tell batches that the first sending of this group stored from those that are refused."""
         run_ids = [batch.lane.run_id for batch in missing]
         rows = self._wire.execute(self._state, [texts(run_ids)])
-        states = {_str(row[0]): tuple(_str(value) if value is not None else None for value in row) for row in rows}
+        states = {_str(row[0]): _state(row) for row in rows}
         for batch in missing:
-            self._judge_one(batch, states.get(batch.lane.run_id), batch.lane in doubtful)
-
-    def _judge_one(self, batch: Batch, state: Sequence[str | None] | None, is_resent: bool) -> None:
-        lane = batch.lane
-        # A first sending that creates cannot be stored already: the run was made by another lane, perhaps of this process.
-        if state and (is_resent or batch.create is None) and _is_stored(batch, state):
-            batch.status = state[4] if batch.change else None
-        elif batch.create is not None:
-            batch.refusal = DurableConflictError(f"run id {lane.run_id} is taken")
-        else:
-            batch.refusal = RunLost(lane.run_id, "it was taken over, or has ended")
+            judge(batch, states.get(batch.lane.run_id), is_doubtful=batch.lane in doubtful)
 
 
-def _is_stored(batch: Batch, state: Sequence[str | None]) -> bool:
-    """Whether the run's row is as this batch left it. A released run has no owner any more; its fence still tells."""
-    _, fence, worker_id, entry_n, _ = state
-    is_own = worker_id == batch.lane.worker_id or (
-        worker_id is None and batch.change is not None and batch.change.is_release
+def judge(batch: Batch, state: Sequence[Any] | None, *, is_doubtful: bool) -> None:
+    """Whether a batch that was not written is stored already or refused. `state`: (id, fence, worker,
+    entry_n, status, ...) of its run's row."""
+    lane = batch.lane
+    # What is sent the first time and creates cannot be stored already: another lane made this run, maybe
+    # of this process.
+    if state is not None and (is_doubtful or batch.create is None) and _is_stored(batch, state):
+        batch.status = state[4] if batch.change else None
+    elif batch.create is not None:
+        batch.refusal = DurableConflictError(f"run {lane.run_id} exists already")
+    elif state is None:
+        batch.refusal = RunLost(lane.run_id, "it is not in the store")
+    elif is_terminal(state[4]):
+        batch.refusal = RunLost(lane.run_id, f"it is {state[4]}")
+    else:
+        batch.refusal = RunLost(
+            lane.run_id, f"it is worker {state[2]}'s now (fence {state[1]}, ours was {lane.fence})"
+        )
+
+
+def _is_stored(batch: Batch, state: Sequence[Any]) -> bool:
+    """Whether the run's row is as this batch left it. A released run has no owner any more; its fence
+    still tells."""
+    _, fence, worker_id, entry_n, *_ = state
+    is_released = worker_id is None and batch.change is not None and batch.change.is_release
+    is_own = is_released or worker_id == batch.lane.worker_id
+    return is_own and fence == batch.lane.fence and entry_n >= batch.last_n
+
+
+def _state(row: Sequence[bytes | None]) -> tuple[str, int, str | None, int, str]:
+    run_id, fence, worker_id, entry_n, status = row
+    return (
+        _str(run_id),
+        int(fence or 0),
+        None if worker_id is None else _str(worker_id),
+        int(entry_n or 0),
+        _str(status),
     )
-    return is_own and int(fence or 0) == batch.lane.fence and int(entry_n or 0) >= batch.last_n
 
 
 def _is_lone(batch: Batch) -> bool:

@@ -1,5 +1,6 @@
-"""Hearing of other processes' commits. Decides when to tell: at a notification, after every (re)connection, and at least
-once per poll interval, so that a lost notification or a dead connection costs no more than that.
+"""Hearing of other processes' commits. Decides when to tell: at a notification, after every
+(re)connection, and at least once per poll interval, so that a lost notification or a dead connection costs
+no more than that.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ POLL_S = 1.0
 
 
 class Listener(threading.Thread):
-    """Calls `callback` from its own thread until stopped. Without `info` (no direct connection) it only polls.
+    """Calls `callback` from its own thread until stopped. Without `info` (no direct connection) it only
+    polls.
 
     `own_pid` gives the backend of this process' writer, whose notifications are told already.
     """

@@ -1,8 +1,10 @@
-"""Proof that a worker lives: a session's advisory lock. Decides what a free or held lock proves; `core` decides what to do.
+"""Proof that a worker lives: a session's advisory lock. Decides what a free or held lock proves; `core`
+decides what to do.
 
-The lock and the heartbeat share one connection, so a beat that was counted proves that the lock was held. A lock is lost with
-its connection, and that alone proves nothing about the process: a restart of the server frees all of them. So the name of a
-lock contains the start of the server under which it was taken, and a name from another start proves nothing.
+The lock and the heartbeat share one connection, so a beat that was counted proves that the lock was held.
+A lock is lost with its connection, and that alone proves nothing about the process: a restart of the
+server frees all of them. So the name of a lock contains the start of the server under which it was taken,
+and a name from another start proves nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ _BEAT_TIMEOUT_MS = 2000
 
 
 class Presence:
-    """One worker's lock and heartbeats. `info` is the direct connection; `beat_info` is used for beats if there is none."""
+    """One worker's lock and heartbeats. `info` is the direct connection; `beat_info` is used for beats if
+    there is none."""
 
     def __init__(self, info: str | None, beat_info: str, schema: str, worker_id: str) -> None:
         named = queries.load("postgres")
@@ -60,10 +63,13 @@ class Presence:
                 return Wire(self._connection, is_preparing=False).command(self._beat, params) > 0
             except (psycopg.Error, StoreBusy, StoreLost) as error:
                 self._drop()
-                raise DurableStorageError(f"heartbeat of worker {self._worker_id} not counted: {error}") from error
+                raise DurableStorageError(
+                    f"heartbeat of worker {self._worker_id} not counted: {error}"
+                ) from error
 
     def is_held(self) -> bool:
-        """Whether the lock was held when last looked at: False from the first beat that failed until the next counted."""
+        """Whether the lock was held when last looked at: False from the first beat that failed until the
+        next counted."""
         return self._name is not None and self._name != _NO_LOCK
 
     def release(self) -> None:
@@ -95,10 +101,11 @@ class Presence:
 
 
 def probe(connection: psycopg.Connection[Any], worker: WorkerRow) -> str:
-    """`alive`, `dead` or `unknown`, by looking at the server's table of locks: looking takes no lock from anybody.
+    """`alive`, `dead` or `unknown`, by looking at the server's table of locks: looking takes no lock from
+    anybody.
 
-    `dead` says: the lock is free under the server's start at which the worker last beat. A worker that has lost its
-    connection is seen so too, until it has locked again; the caller also waits for missed beats.
+    `dead` says: the lock is free under the server's start at which the worker last beat. A worker that has
+    lost its connection is seen so too, until it has locked again; the caller also waits for missed beats.
     """
     key, _, start = (worker.lock or _NO_LOCK).partition("@")
     if not start:
@@ -113,5 +120,3 @@ def probe(connection: psycopg.Connection[Any], worker: WorkerRow) -> str:
     if is_held == "t":
         return "alive"
     return "dead" if simple(connection, _START) == start else "unknown"
-
-

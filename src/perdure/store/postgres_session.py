@@ -1,6 +1,8 @@
-"""One connection inside one transaction, for queries by name. Decides how a transaction begins and how values are passed.
+"""One connection inside one transaction, for queries by name. Decides how a transaction begins and how
+values are passed.
 
-Nothing is set for longer than the transaction: behind a pooler the next one may run on another server connection.
+Nothing is set for longer than the transaction: behind a pooler the next one may run on another server
+connection.
 """
 
 from __future__ import annotations
@@ -20,23 +22,33 @@ if TYPE_CHECKING:
 READ_ONLY = " ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 _WRITES = ("INSERT", "UPDATE", "DELETE")
-_RECORD_ARRAYS = (texts, integers, texts, texts, integers, *(texts,) * 4, integers, *(texts,) * 2, *(floats,) * 3)
+_RECORD_ARRAYS = (
+    texts,
+    integers,
+    texts,
+    texts,
+    integers,
+    *(texts,) * 4,
+    integers,
+    *(texts,) * 2,
+    *(floats,) * 3,
+)
 """As the columns of table `record`."""
 
 
 class PostgresSession:
     """See `driver.Session`. `has_written` tells whether there is news for others."""
 
-    def __init__(self, connection: psycopg.Connection[Any], schema: str, mode: str = "", *, is_preparing: bool) -> None:
+    def __init__(
+        self, connection: psycopg.Connection[Any], schema: str, mode: str = "", *, is_preparing: bool
+    ) -> None:
         self._connection = connection
         self._schema = schema
         self._is_preparing = is_preparing
         self.has_written = False
         # One round trip. The snapshot of a REPEATABLE READ transaction is taken by its SELECT.
-        now = simple(
-            connection,
-            f'BEGIN{mode}; SET LOCAL search_path TO "{schema}"; SELECT extract(epoch FROM clock_timestamp())::float8',
-        )
+        clock = "SELECT extract(epoch FROM clock_timestamp())::float8"
+        now = simple(connection, f'BEGIN{mode}; SET LOCAL search_path TO "{schema}"; {clock}')
         self._now = float(now or 0.0)
 
     @property
@@ -79,8 +91,8 @@ class PostgresSession:
 
 
 @cache
-def _statements() -> dict[str, str]:
-    return {name: queries.pyformat(sql) for name, sql in queries.load("postgres").items()}
+def _statements() -> dict[str, bytes]:
+    return {name: queries.pyformat(sql).encode() for name, sql in queries.load("postgres").items()}
 
 
 @cache

@@ -1,7 +1,9 @@
-"""The schema of a Postgres store. Decides when it is created or migrated; the steps are in `migrations/postgres`.
+"""The schema of a Postgres store. Decides when it is created or migrated; the steps are in
+`migrations/postgres`.
 
-One migrator at a time, in one transaction: processes that start together wait for it, one killed half-way leaves nothing,
-and whoever comes after finds the work done. Nothing is locked, and no right to create is needed, when all is done already.
+One migrator at a time, in one transaction: processes that start together wait for it, one killed half-way
+leaves nothing, and whoever comes after finds the work done. Nothing is locked, and no right to create is
+needed, when all is done already.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def setup(connection: psycopg.Connection[Any], schema: str, url: str) -> None:
-    """Create the schema or bring it up to date. `DurableStorageError` if it is newer. Raises `psycopg.Error`."""
+    """Create the schema or bring it up to date. `DurableStorageError` if it is newer. Raises
+    `psycopg.Error`."""
     if not migrate.pending("postgres", _version(connection, schema), url):
         return
     simple(connection, f"BEGIN; SELECT pg_advisory_xact_lock({advisory_key(f'setup:{schema}')})")
@@ -31,7 +34,8 @@ def setup(connection: psycopg.Connection[Any], schema: str, url: str) -> None:
 
 
 def advisory_key(text: str) -> int:
-    """A 64-bit key for an advisory lock; locks of other applications in the same database will not have it."""
+    """A 64-bit key for an advisory lock; locks of other applications in the same database will not have
+    it."""
     return int.from_bytes(hashlib.sha256(f"perdure:{text}".encode()).digest()[:8], "big", signed=True)
 
 

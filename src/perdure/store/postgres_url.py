@@ -1,11 +1,13 @@
-"""The URL of a Postgres store. Decides which of its parameters are ours and which are libpq's; connects to nothing.
+"""The URL of a Postgres store. Decides which of its parameters are ours and which are libpq's; connects to
+nothing.
 
 `postgresql://user:secret@host/base?schema=perdure&direct=...&prepare=0`, ours being:
 
 - `schema`: where the tables live (default `perdure`).
-- `direct`: a DSN past the connection pooler, for advisory locks and LISTEN; `none` to do without. Not given: the URL
-  itself, if the server proves to be connected directly.
-- `prepare`: `0` to prepare no statements, `1` to prepare them behind a pooler too. Not given: only when connected directly.
+- `direct`: a DSN past the connection pooler, for advisory locks and LISTEN; `none` to do without. Not
+  given: the URL itself, if the server proves to be connected directly.
+- `prepare`: `0` to prepare no statements, `1` to prepare them behind a pooler too. Not given: only when
+  connected directly.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ _MAX_SCHEMA_BYTES = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresUrl:
-    """What a URL says. `direct` is None for "not given" and empty for "none"; `prepare` is None for "not given"."""
+    """What a URL says. `direct` is None for "not given" and empty for "none"; `prepare` is None for "not
+    given"."""
 
     conninfo: str
     direct: str | None
@@ -59,7 +62,9 @@ def redacted(url: str) -> str:
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
     name, colon, _ = user.partition(":")
-    query = [(key, "***" if key in ("password", "direct") else value) for key, value in parse_qsl(parts.query)]
+    query = [
+        (key, "***" if key in ("password", "direct") else value) for key, value in parse_qsl(parts.query)
+    ]
     return urlunsplit(
         (
             parts.scheme,

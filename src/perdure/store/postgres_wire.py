@@ -1,7 +1,7 @@
 """Statements in Postgres' binary form. Decides how values become parameters; knows no table.
 
-Goes below psycopg's cursors: one libpq call sends, waits (without the GIL) and returns, and arrays are packed here. A third
-of the client's time per group, which is time in which the event loop does not run.
+Goes below psycopg's cursors: one libpq call sends, waits (without the GIL) and returns, and arrays are
+packed here. A third of the client's time per group, which is time in which the event loop does not run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _EMPTY = {oid: _HEAD(0, 0, oid, 0, 0)[:12] for oid in (_TEXT_OID, _INT8_OID, _FL
 
 
 class Statement:
-    """A statement with `$n` for each `:name`, in the order of first appearance, its tables in the store's schema."""
+    """A statement with `$n` for each `:name`, in the order of first appearance, its tables in the store's
+    schema."""
 
     __slots__ = ("formats", "key", "params", "sql")
 
@@ -51,15 +52,15 @@ class Wire:
         self._is_preparing = is_preparing
         self._prepared: set[bytes] = set()
 
-    def execute(self, statement: Statement, params: Sequence[bytes | None]) -> list[tuple[bytes | None, ...]]:
+    def execute(self, statement: Statement, params: Sequence[Any]) -> list[tuple[bytes | None, ...]]:
         """Send, wait, and return the rows as text. Raises `psycopg.Error`."""
         return _rows(self._check(self._send(statement, params)))
 
-    def command(self, statement: Statement, params: Sequence[bytes | None]) -> int:
+    def command(self, statement: Statement, params: Sequence[Any]) -> int:
         """As `execute`, for statements without rows. Returns how many rows were written."""
         return self._check(self._send(statement, params)).command_tuples or 0
 
-    def _send(self, statement: Statement, params: Sequence[bytes | None]) -> Any:
+    def _send(self, statement: Statement, params: Sequence[Any]) -> Any:
         raw = self._connection.pgconn
         if not self._is_preparing:
             return raw.exec_params(statement.sql, params, param_formats=statement.formats)

@@ -58,7 +58,9 @@ WITH clock AS MATERIALIZED (
             ELSE run.ended_at END
     FROM clock, batch
     WHERE run.id = batch.run_id AND NOT batch.is_new AND (SELECT count(*) FROM locked) >= 0
-        AND run.fence = batch.fence AND run.worker_id = batch.worker_id AND run.entry_n < batch.first_n
+        -- Not `=`: the runs of a worker are many, and its index is no way to one of them.
+        AND run.fence = batch.fence AND run.worker_id IS NOT DISTINCT FROM batch.worker_id
+        AND run.entry_n < batch.first_n
         AND (batch.status IS NULL OR run.status NOT IN ('completed', 'failed', 'cancelled'))
     RETURNING run.id, run.seq - batch.record_count AS base, run.status
 ), written AS MATERIALIZED (
@@ -90,9 +92,10 @@ WITH clock AS MATERIALIZED (
     FROM clock, written, unnest(:delivered_runs::text[], :delivered_ids::text[]) AS answer (run_id, id)
     WHERE interrupt.id = answer.id AND interrupt.run_id = answer.run_id AND written.id = answer.run_id
 ), withdrawn AS (
-    -- Nobody can answer a question of a run that has ended.
+    -- Nobody can answer a question of a run that has ended. Not `= 'pending'`: the index of all open questions is no way
+    -- to those of one run.
     UPDATE perdure.interrupt SET status = 'withdrawn' FROM changed
-    WHERE interrupt.run_id = changed.id AND interrupt.status = 'pending'
+    WHERE interrupt.run_id = changed.id AND interrupt.status NOT IN ('answered', 'withdrawn')
         AND changed.status IN ('completed', 'failed', 'cancelled')
 )
 SELECT written.id, written.status, CASE WHEN :channel::text <> '' THEN pg_notify(:channel::text, '') END FROM written;
@@ -116,3 +119,11 @@ AS said (n, type, path, idx, kind, name, digest, recovery, attempt, outcome, dat
 -- name: group_state
 -- What became of batches that were not written: stored by an earlier sending of the group, or lost to somebody else.
 SELECT run.id, run.fence, run.worker_id, run.entry_n, run.status FROM perdure.run WHERE run.id = ANY (:run_ids::text[]);
+
+-- name: batch_state
+-- What decides whether a batch may be written; under the run's lock.
+SELECT run.id, run.fence, run.worker_id, run.entry_n, run.status, run.cancel_requested FROM run WHERE run.id = :id;
+
+-- name: batch_count
+-- The entries of a batch below a root count in the run's own row, its records in the root's.
+UPDATE run SET entry_n = :entry_n, seq = :seq, updated_at = :now WHERE id = :id;
