@@ -21,7 +21,7 @@ from perdure.core.records import WorkerRow
 from perdure.errors import DurableStorageError, InvalidInputError
 from perdure.store import postgres_setup, postgres_url
 from perdure.store.base import Lane
-from perdure.store.driver import Batch, Session, StoreLost
+from perdure.store.driver import Batch, Session, StoreBusy, StoreLost
 from perdure.store.postgres_connect import connect, conninfo, is_pooled, simple, tune
 from perdure.store.postgres_errors import load_psycopg, translate
 from perdure.store.postgres_group import GroupWriter
@@ -65,14 +65,14 @@ class PostgresDriver:
         self._presences: dict[str, Presence] = {}
         self._listeners: list[Listener] = []
         self._is_closed = False
-        with _translated(), connect(self._info) as connection:
+        with _opening(), connect(self._info) as connection:
             pooled = is_pooled(connection)
         self._is_preparing = not pooled if parsed.prepare is None else parsed.prepare
         self._is_direct = not pooled
         self._direct_info = self._choose_direct(parsed.direct, pooled)
 
     def setup(self) -> None:
-        with _translated():
+        with _opening():
             postgres_setup.setup(self._connection(), self._schema, self.url)
 
     # --- writing ------------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ class PostgresDriver:
     def worker_lock(self, worker_id: str) -> str:
         self._check_usable()
         presence = Presence(self._direct_info, self._info, self._schema, worker_id)
-        with _translated():
+        with _opening():
             name = presence.take()
         self._presences[worker_id] = presence
         return name
@@ -227,8 +227,11 @@ class PostgresDriver:
         """Nothing: the lock of a session ends with it."""
 
     def worker_probe(self, worker: WorkerRow) -> str:
-        with _translated(), self._reader_pool().connection() as connection:
-            return probe(connection, worker)
+        try:
+            with _translated(), self._reader_pool().connection() as connection:
+                return probe(connection, worker)
+        except (StoreBusy, StoreLost):
+            return "unknown"
 
     def worker_beat(self, worker_id: str) -> bool:
         self._check_usable()
@@ -271,7 +274,7 @@ class PostgresDriver:
         if not given:
             return None
         info = conninfo(given)
-        with _translated(), connect(info) as connection:
+        with _opening(), connect(info) as connection:
             if is_pooled(connection):
                 raise InvalidInputError(
                     "direct", "leads to a connection pooler, too; locks and LISTEN need the server itself"
@@ -299,3 +302,13 @@ def _translated(*, is_ambiguous: bool = False) -> Iterator[None]:
         raise translate(error, is_ambiguous=is_ambiguous) from error
     except UnicodeEncodeError as error:
         raise InvalidInputError("data", f"cannot be stored as text: {error.reason}") from error
+
+
+@contextlib.contextmanager
+def _opening() -> Iterator[None]:
+    """Opening is not tried again: who opens a store wants to know at once that its server is not there."""
+    try:
+        with _translated():
+            yield
+    except (StoreBusy, StoreLost) as error:
+        raise DurableStorageError(f"the store cannot be opened: {error}") from error

@@ -7,7 +7,6 @@ Executes on the driver's write connection, in autocommit. The rules it must keep
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from itertools import chain
 from typing import Any
 
 from perdure.core.records import Record, RecordType
@@ -16,13 +15,30 @@ from perdure.errors import DurableConflictError, RunLost
 from perdure.store import queries
 from perdure.store.base import Lane
 from perdure.store.driver import Batch
-from perdure.store.postgres_wire import Statement, Wire, booleans, floats, integers, texts
+from perdure.store.postgres_wire import (
+    Statement,
+    Wire,
+    booleans,
+    floating,
+    floats,
+    integer,
+    integers,
+    text,
+    texts,
+)
 
 MAX_LONE_RECORDS = 4
 """Up to here values beat arrays; each count is a statement of its own that stays prepared."""
 
-_LONE_CASTS = ("text", "text", "int8", *("text",) * 4, "int8", *("text",) * 2, "float8", "float8")
-"""As the fields of `Record`."""
+_LONE_COLUMNS: tuple[tuple[str, Callable[[Any], bytes | None]], ...] = (
+    *(("text", text),) * 2,
+    ("int8", integer),
+    *(("text", text),) * 4,
+    ("int8", integer),
+    *(("text", text),) * 2,
+    *(("float8", floating),) * 2,
+)
+"""Type and form of each field of `Record`."""
 _STATUS = RecordType.STATUS.value
 
 
@@ -33,8 +49,8 @@ class GroupWriter:
         named = queries.load("postgres")
         self._wire = wire
         self._channel = channel.encode()
-        self._group = Statement("group_write", named["group_write"], schema, is_binary=True)
-        self._state = Statement("group_state", named["group_state"], schema, is_binary=True)
+        self._group = Statement("group_write", named["group_write"], schema)
+        self._state = Statement("group_state", named["group_state"], schema)
         self._lone = [
             _lone_statement(named["group_lone"], schema, count) for count in range(1, MAX_LONE_RECORDS + 1)
         ]
@@ -59,14 +75,16 @@ class GroupWriter:
     def _write_lone(self, batch: Batch) -> bool:
         lane, records = batch.lane, batch.records
         head = (
-            b"%d" % len(records),
-            b"%d" % batch.last_n,
-            lane.run_id.encode(),
-            b"%d" % lane.fence,
-            lane.worker_id.encode(),
-            b"%d" % batch.first_n,
+            integer(len(records)),
+            integer(batch.last_n),
+            text(lane.run_id),
+            integer(lane.fence),
+            text(lane.worker_id),
+            integer(batch.first_n),
         )
-        values = [_text(value) for value in chain.from_iterable(records)]
+        values = [
+            pack(value) for record in records for (_, pack), value in zip(_LONE_COLUMNS, record, strict=True)
+        ]
         return self._wire.command(self._lone[len(records) - 1], (*head, *values)) > 0
 
     def _write_group(self, batches: Sequence[Batch], is_told: bool) -> dict[str, str | None]:
@@ -137,10 +155,12 @@ def _is_lone(batch: Batch) -> bool:
 
 def _lone_statement(sql: str, schema: str, count: int) -> Statement:
     rows = (
-        f"({n}, " + ", ".join(f":v{n}_{column}::{cast}" for column, cast in enumerate(_LONE_CASTS)) + ")"
+        f"({n}, "
+        + ", ".join(f":v{n}_{column}::{cast}" for column, (cast, _) in enumerate(_LONE_COLUMNS))
+        + ")"
         for n in range(1, count + 1)
     )
-    return Statement(f"group_lone_{count}", sql.replace(":records", ", ".join(rows)), schema, is_binary=False)
+    return Statement(f"group_lone_{count}", sql.replace(":records", ", ".join(rows)), schema)
 
 
 def _batch_columns(batches: Sequence[Batch]) -> dict[str, bytes]:
@@ -232,12 +252,6 @@ def _delivered_columns(batches: Sequence[Batch]) -> dict[str, bytes]:
         "delivered_runs": texts([batch.lane.run_id for batch in batches for _ in batch.delivered]),
         "delivered_ids": texts([interrupt_id for batch in batches for interrupt_id in batch.delivered]),
     }
-
-
-def _text(value: object) -> bytes | None:
-    if value is None:
-        return None
-    return (value if isinstance(value, str) else repr(value)).encode()
 
 
 def _str(value: bytes | None) -> str:

@@ -19,7 +19,7 @@ from perdure.store.driver import StoreBusy, StoreLost
 from perdure.store.postgres_connect import connect, simple
 from perdure.store.postgres_errors import load_psycopg
 from perdure.store.postgres_setup import advisory_key
-from perdure.store.postgres_wire import Statement, Wire
+from perdure.store.postgres_wire import Statement, Wire, text
 
 if TYPE_CHECKING:
     import psycopg
@@ -39,7 +39,7 @@ class Presence:
         self._beat_info = beat_info
         self._worker_id = worker_id
         self._key = advisory_key(f"{schema}:worker:{worker_id}")
-        self._beat = Statement("worker_beat", named["worker_relock"], schema, is_binary=False)
+        self._beat = Statement("worker_beat", named["worker_relock"], schema)
         self._guard = threading.Lock()
         self._connection: psycopg.Connection[Any] | None = None
         self._name: str | None = None
@@ -59,7 +59,7 @@ class Presence:
             try:
                 name = self._open()
                 assert self._connection is not None
-                params = [name.encode(), self._worker_id.encode()]
+                params = [text(name), text(self._worker_id)]
                 return Wire(self._connection, is_preparing=False).command(self._beat, params) > 0
             except (psycopg.Error, StoreBusy, StoreLost) as error:
                 self._drop()

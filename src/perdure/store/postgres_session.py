@@ -97,4 +97,4 @@ def _statements() -> dict[str, bytes]:
 
 @cache
 def _record_insert(schema: str) -> Statement:
-    return Statement("record_insert", queries.load("postgres")["record_insert"], schema, is_binary=True)
+    return Statement("record_insert", queries.load("postgres")["record_insert"], schema)

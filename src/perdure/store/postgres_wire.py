@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from perdure.store.postgres_errors import load_psycopg
+from perdure.store.postgres_connect import checked
 
 if TYPE_CHECKING:
     import psycopg
@@ -22,6 +22,8 @@ _HEAD = Struct("!iiiii").pack
 _LENGTH = Struct("!i").pack
 _INT8 = Struct("!iq").pack
 _FLOAT8 = Struct("!id").pack
+_PLAIN_INT8 = Struct("!q").pack
+_PLAIN_FLOAT8 = Struct("!d").pack
 _NULL = _LENGTH(-1)
 _TRUE, _FALSE = _LENGTH(1) + b"\x01", _LENGTH(1) + b"\x00"
 _TEXT_OID, _INT8_OID, _FLOAT8_OID, _BOOL_OID = 25, 20, 701, 16
@@ -34,12 +36,12 @@ class Statement:
 
     __slots__ = ("formats", "key", "params", "sql")
 
-    def __init__(self, name: str, sql: str, schema: str, *, is_binary: bool) -> None:
+    def __init__(self, name: str, sql: str, schema: str) -> None:
         order: dict[str, int] = {}
         text = _PARAM.sub(lambda hit: f"${order.setdefault(hit.group(1), len(order) + 1)}", sql)
         self.sql = _TABLE.sub(f'"{schema}".', text).encode()
         self.params = tuple(order)
-        self.formats = [1 if is_binary else 0] * len(order)
+        self.formats = [1] * len(order)
         self.key = f"perdure_{name}".encode()
 
 
@@ -47,38 +49,47 @@ class Wire:
     """Executes statements on one connection, each in a transaction of its own unless one is open."""
 
     def __init__(self, connection: psycopg.Connection[Any], *, is_preparing: bool) -> None:
-        self._psycopg = load_psycopg()
         self._connection = connection
         self._is_preparing = is_preparing
         self._prepared: set[bytes] = set()
 
     def execute(self, statement: Statement, params: Sequence[Any]) -> list[tuple[bytes | None, ...]]:
         """Send, wait, and return the rows as text. Raises `psycopg.Error`."""
-        return _rows(self._check(self._send(statement, params)))
+        return _rows(checked(self._connection, self._send(statement, params)))
 
     def command(self, statement: Statement, params: Sequence[Any]) -> int:
         """As `execute`, for statements without rows. Returns how many rows were written."""
-        return self._check(self._send(statement, params)).command_tuples or 0
+        return checked(self._connection, self._send(statement, params)).command_tuples or 0
 
     def _send(self, statement: Statement, params: Sequence[Any]) -> Any:
         raw = self._connection.pgconn
         if not self._is_preparing:
             return raw.exec_params(statement.sql, params, param_formats=statement.formats)
         if statement.key not in self._prepared:
-            self._check(raw.prepare(statement.key, statement.sql))
+            checked(self._connection, raw.prepare(statement.key, statement.sql))
             self._prepared.add(statement.key)
         return raw.exec_prepared(statement.key, params, statement.formats)
-
-    def _check(self, result: Any) -> Any:
-        status = self._psycopg.pq.ExecStatus
-        if result.status in (status.TUPLES_OK, status.COMMAND_OK):
-            return result
-        raise self._psycopg.errors.error_from_result(result, encoding="utf-8")
 
 
 def _rows(result: Any) -> list[tuple[bytes | None, ...]]:
     columns = range(result.nfields)
     return [tuple([result.get_value(row, column) for column in columns]) for row in range(result.ntuples)]
+
+
+def text(value: str | None) -> bytes | None:
+    """A `text`. Binary has a length, so that a NUL is refused by the server, where libpq would end the text
+    at it."""
+    return None if value is None else value.encode()
+
+
+def integer(value: int | None) -> bytes | None:
+    """An `int8`."""
+    return None if value is None else _PLAIN_INT8(value)
+
+
+def floating(value: float | None) -> bytes | None:
+    """A `float8`."""
+    return None if value is None else _PLAIN_FLOAT8(value)
 
 
 def texts(values: Sequence[str | None]) -> bytes:

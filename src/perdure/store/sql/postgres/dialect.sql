@@ -17,7 +17,3 @@ SELECT {run} FROM run WHERE run.id = :id FOR NO KEY UPDATE;
 -- name: run_lock_skip
 -- A claim takes what is free and never waits: who waits holds up everybody behind it.
 SELECT {run} FROM run WHERE run.id = :id FOR NO KEY UPDATE SKIP LOCKED;
-
--- name: server_identity
--- Whether the backend is the one we are connected to (else a pooler is between), and which start of the server it is.
-SELECT pg_backend_pid(), CAST(extract(epoch FROM pg_postmaster_start_time()) AS text);

@@ -36,26 +36,28 @@ WITH clock AS MATERIALIZED (
         seq = run.seq + batch.record_count,
         entry_n = batch.last_n,
         updated_at = clock.now,
-        status = CASE
-            WHEN batch.status IS NULL THEN run.status
-            WHEN run.cancel_requested AND batch.status IN ('completed', 'failed', 'cancelled', 'needs_attention')
-                THEN 'cancelled'
-            WHEN run.cancel_requested AND batch.status IN ('waiting', 'retry_wait') THEN 'pending'
-            WHEN batch.status = 'waiting' AND (
-                (SELECT seen.epoch FROM perdure.run AS seen WHERE seen.id = run.id) <> run.epoch
-                OR EXISTS (
-                    SELECT FROM perdure.interrupt WHERE interrupt.run_id = run.id AND interrupt.status = 'answered'
-                    AND interrupt.delivered_at IS NULL AND interrupt.id <> ALL (:delivered_ids::text[])
-                )) THEN 'pending'
-            ELSE batch.status END,
         worker_id = CASE WHEN batch.is_release THEN NULL ELSE run.worker_id END,
-        due_at = CASE WHEN batch.status IS NULL THEN run.due_at ELSE clock.now + batch.due_in_s END,
         blocked_operation = CASE WHEN batch.status IS NULL THEN run.blocked_operation ELSE batch.blocked END,
         error = CASE WHEN batch.status IS NULL THEN run.error ELSE batch.error END,
-        ended_at = CASE
-            WHEN batch.status IN ('completed', 'failed', 'cancelled')
-                OR (run.cancel_requested AND batch.status = 'needs_attention') THEN clock.now
-            ELSE run.ended_at END
+        -- The same decision as `driver.settle`.
+        (status, due_at, ended_at) = (
+            SELECT settled.status,
+                CASE WHEN batch.status IS NULL THEN run.due_at
+                     WHEN settled.status = batch.status THEN clock.now + batch.due_in_s END,
+                CASE WHEN settled.status IN ('completed', 'failed', 'cancelled') THEN clock.now ELSE run.ended_at END
+            FROM (SELECT CASE
+                WHEN batch.status IS NULL THEN run.status
+                WHEN run.cancel_requested AND batch.status IN ('completed', 'failed', 'cancelled', 'needs_attention')
+                    THEN 'cancelled'
+                WHEN run.cancel_requested AND batch.status IN ('waiting', 'retry_wait') THEN 'pending'
+                WHEN batch.status = 'waiting' AND (
+                    (SELECT seen.epoch FROM perdure.run AS seen WHERE seen.id = run.id) <> run.epoch
+                    OR EXISTS (
+                        SELECT FROM perdure.interrupt WHERE interrupt.run_id = run.id AND interrupt.status = 'answered'
+                        AND interrupt.delivered_at IS NULL AND interrupt.id <> ALL (:delivered_ids::text[])
+                    )) THEN 'pending'
+                ELSE batch.status END AS status) AS settled
+        )
     FROM clock, batch
     WHERE run.id = batch.run_id AND NOT batch.is_new AND (SELECT count(*) FROM locked) >= 0
         -- Not `=`: the runs of a worker are many, and its index is no way to one of them.
