@@ -41,7 +41,7 @@ class LeaseWatch:
         silent_s = self.observe(worker, now_s)
         if proof == "dead" and silent_s >= self.missed_s:
             return True
-        return proof != "alive" and silent_s >= self.lease_s
+        return silent_s >= self.lease_s
 
     def forget(self, worker_ids: set[str]) -> None:
         """Keep only the workers that still exist."""

@@ -19,7 +19,7 @@ from perdure.core.fold import Operation
 from perdure.core.records import OutcomeKind, Record, RecordType, Recovery
 from perdure.engine.calls import Call, Outcome
 from perdure.engine.context import BodyScope, place
-from perdure.errors import DurableRecoveryError, InterruptSignal, PerdureError, RunLost
+from perdure.errors import DurableRecoveryError, InterruptSignal, PerdureError, RunLost, SerializationError
 
 if TYPE_CHECKING:
     from perdure.engine.drive import Drive
@@ -277,12 +277,14 @@ def attempt_failed(drive: Drive, call: Call, error: BaseException, delay_s: floa
 
 def encode_value(call: Call, value: Any) -> Outcome:
     """A body's result as it is recorded; what cannot be stored is recorded as the error it is, so it is not repeated."""
+    spec = call.spec
     try:
         if inspect.isgenerator(value) or inspect.isasyncgen(value):
-            raise codec.SerializationError("$", f"a {type(value).__name__} is not a value; return a list")
-        return Outcome(OutcomeKind.VALUE, codec.encode(value, call.spec.declared))
-    except codec.SerializationError as error:
-        failure = error if call.spec.unstorable is None else call.spec.unstorable(f"{call.spec.name}: {error}")
+            raise SerializationError("$", f"a {type(value).__name__} is not a value; return a list")
+        text, revealed = codec.record(value, spec.declared)
+        return Outcome(OutcomeKind.VALUE, text, revealed)
+    except SerializationError as error:
+        failure = error if spec.unstorable is None else spec.unstorable(f"{spec.name}: {error}")
         return Outcome(OutcomeKind.ERROR, codec.encode_error(failure))
 
 

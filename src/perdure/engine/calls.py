@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from perdure.core import codec, keys
 from perdure.core.records import Kind, OutcomeKind, Recovery
 from perdure.core.retry import RetryPolicy
-from perdure.errors import InvalidInputError, SerializationError
+from perdure.errors import DurableLimitError, IdempotencyError, InvalidInputError, SerializationError
 
 if TYPE_CHECKING:
-    from perdure.engine.context import BodyScope, TaskScope
+    from perdure.engine.context import BodyScope
     from perdure.engine.runloop import Frozen
 
 _MAX_SHOWN_ARGUMENTS = 1024
@@ -171,24 +171,25 @@ class Call:
         return text if text is not None and len(text) <= _MAX_SHOWN_ARGUMENTS else None
 
 
+_OWN_ERRORS = (SerializationError, InvalidInputError, IdempotencyError, DurableLimitError)
+"""Errors of Perdure that a body may raise; they are rebuilt like built-in ones."""
+_UNKNOWN: Any = object()
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How an operation ended, encoded."""
+    """How an operation ended, encoded. `value` is what `data` decodes to, where that is known already."""
 
     kind: OutcomeKind
     data: str | None
+    value: Any = _UNKNOWN
 
     def reveal(self, spec: CallSpec) -> Any:
         """The value, decoded as at any later replay; or raise the recorded error."""
         if self.kind is OutcomeKind.VALUE:
+            if self.value is not _UNKNOWN:
+                return self.value
             return codec.decode(self.data, spec.declared) if self.data is not None else None
         if self.kind is OutcomeKind.CANCELLED:
             raise asyncio.CancelledError
-        raise codec.decode_error(self.data or "null", spec.errors)
-
-
-def make_call(scope: TaskScope, spec: CallSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-    """Number a call and encode its arguments. The index is taken first, so that a refused call does not shift others."""
-    index = scope.next_index()
-    text = spec.arguments(args, kwargs)
-    return Call(spec, scope.path, index, args, kwargs, text, codec.digest(text))
+        raise codec.decode_error(self.data or "null", (*spec.errors, *_OWN_ERRORS))

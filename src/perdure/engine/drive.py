@@ -34,7 +34,7 @@ from perdure.core.records import (
 )
 from perdure.core.settings import EngineSettings
 from perdure.core.states import Status
-from perdure.engine.bodies import Bodies
+from perdure.engine.bodies import Bodies, encode_value
 from perdure.engine.calls import Call, CallSpec, Outcome
 from perdure.engine.context import TaskScope, place
 from perdure.engine.questions import Questions
@@ -220,6 +220,41 @@ class Drive:
             raise
         return self.reveal(outcome, call.spec)
 
+    async def wait_recorded(self, call: Call) -> Any:
+        """Wait for the turn of an outcome that is recorded already; nothing starts."""
+        self.check_open()
+        future = call.future = self.loop.create_future()
+        try:
+            outcome: Outcome = await future
+        except asyncio.CancelledError:
+            self.check_open_or_cancelled()
+            self._give_up(call)
+            raise
+        return self.reveal(outcome, call.spec)
+
+    async def wait_arrived(self, call: Call, outcome: Outcome) -> Any:
+        """A completion that workflow code itself brought about (a nested workflow's): it takes its turn like any other."""
+        self.check_open()
+        if outcome.kind is OutcomeKind.CANCELLED:
+            self._give_up(call)
+            raise asyncio.CancelledError
+        self.arrived.append((call, outcome, ()))
+        return await self.wait_recorded(call)
+
+    def outcome_of(self, call: Call, value: Any) -> Outcome:
+        """A value as it is recorded."""
+        return encode_value(call, value)
+
+    def error_outcome(self, call: Call, error: BaseException) -> Outcome | None:
+        """An error as it is recorded; None for what is not an outcome (this drive ends, or the process does)."""
+        if self.is_closed or self._fault is not None:
+            return None
+        if isinstance(error, asyncio.CancelledError):
+            return Outcome(OutcomeKind.CANCELLED, None)
+        if isinstance(error, Exception):
+            return Outcome(OutcomeKind.ERROR, codec.encode_error(error))
+        return None
+
     def check_open_or_cancelled(self) -> None:
         """In place of a cancellation that this drive itself caused: `RunLost`."""
         if self.is_closed or self._fault is not None:
@@ -274,9 +309,7 @@ class Drive:
         op = self.journal.operations.get(call.key)
         if op is not None and op.is_completed:
             return Outcome(OutcomeKind(op.outcome or OutcomeKind.VALUE), op.data)
-        outcome = Outcome(OutcomeKind.VALUE, make())
-        self.complete(call, outcome)
-        return outcome
+        return self.complete(call, Outcome(OutcomeKind.VALUE, make()))
 
     def check_open(self) -> None:
         """Raise `RunLost` once this drive has ended, is being torn down, or has found a difference."""
@@ -337,8 +370,8 @@ class Drive:
         journal.apply(StoredRecord(self.run_id, journal.last_seq + 1, *record, 0.0))
         self._batch.append(record)
 
-    def complete(self, call: Call, outcome: Outcome) -> None:
-        """Record how an operation ended."""
+    def complete(self, call: Call, outcome: Outcome) -> Outcome:
+        """Record how an operation ended; returns what the code is to see (a result too large is an error)."""
         spec = call.spec
         data = outcome.data
         if data is not None and len(data) > self.settings.limits.max_payload_bytes:
@@ -362,6 +395,7 @@ class Drive:
                 self.loop.now_s,
             )
         )
+        return outcome
 
     def begin(self, call: Call, wait_s: float | None = None) -> None:
         """Record that an operation (or its next attempt) begins."""
@@ -570,10 +604,8 @@ class Drive:
             self.note_late(call, outcome)
             return
         self.loop.now_s = max(self.loop.now_s, self.clock())
-        self.complete(call, outcome)
         self._delivered.extend(delivered)
-        op = self.journal.operations[call.key]
-        self._settle(call, Outcome(OutcomeKind(op.outcome or OutcomeKind.VALUE), op.data))
+        self._settle(call, self.complete(call, outcome))
 
     def _settle(self, call: Call, outcome: Outcome) -> None:
         if call.is_settled or call.is_given_up:

@@ -131,10 +131,9 @@ def record_suspended(drive: Drive, call: Call) -> None:
 def settle(drive: Drive, call: Call, outcome: Outcome) -> Outcome:
     """Record an end; the journal's version is what the caller gets."""
     drive.check_open()
-    drive.complete(call, outcome)
+    outcome = drive.complete(call, outcome)
     drive.flush()
-    op = drive.journal.operations[call.key]
-    return Outcome(OutcomeKind(op.outcome or OutcomeKind.VALUE), op.data)
+    return outcome
 
 
 async def _failed(drive: Drive, call: Call, error: Exception) -> Outcome | None:

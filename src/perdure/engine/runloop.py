@@ -105,6 +105,12 @@ class RunLoop(asyncio.AbstractEventLoop):
             raise RuntimeError("a durable call needs a task: it was made from a plain callback of the run's loop")
         return task.scope  # type: ignore[attr-defined]
 
+    def enter_scope(self, scope: TaskScope) -> None:
+        """Let the running task number its calls elsewhere (inside a nested workflow), or back where it was."""
+        task = asyncio.current_task(self)
+        assert isinstance(task, RunTask)
+        task.scope = scope
+
     def push(self, handle: asyncio.Handle) -> None:
         """Make a callback ready (a fired timer)."""
         self._ready.append(handle)

@@ -182,7 +182,9 @@ class EventStore(Protocol):
         """Questions, oldest first; `status=None` for all. Questions of terminal runs are `withdrawn`, so not pending."""
         ...
 
-    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+    def subscribe(
+        self, callback: Callable[[], None], *, is_foreign_only: bool = False
+    ) -> Callable[[], None]:
         """Call `callback` (in any thread) soon after anything was committed, by this process or another; returns the
         unsubscribe function. A floor under it polls, so a lost notification costs at most the poll interval. Own commits
         are told at once, with nothing polled."""

@@ -1,4 +1,5 @@
-"""Which file systems SQLite may be kept on. Decides from the text of `/proc/self/mountinfo`; touches no database.
+"""Which file systems SQLite may be kept on. Decides from the text of `/proc/self/mountinfo`; touches no
+database.
 
 WAL needs shared memory and POSIX locks that hold between all users of the file; over a network or a bridge to
 another kernel they do not, and the file is corrupted within minutes of concurrent use.
@@ -10,21 +11,25 @@ import os
 import re
 from pathlib import Path
 
-NETWORK_TYPES = frozenset(
-    {
-        "9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "drvfs", "fakeowner", "gfs2", "glusterfs", "gpfs",
-        "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "osxfs", "prl_fs", "smb2", "smb3", "smbfs", "vboxsf",
-        "virtiofs", "vmhgfs",
-    }
-)  # fmt: skip
+# fmt: off
+NETWORK_TYPES = frozenset((
+    "9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "drvfs", "fakeowner", "gfs2",
+    "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "osxfs", "prl_fs",
+    "smb2", "smb3", "smbfs", "vboxsf", "virtiofs", "vmhgfs",
+))
+# fmt: on
 """Types as mountinfo names them; of `fuse.<name>` any that reaches over a network or to a host counts."""
 
-_FUSE = re.compile(r"^fuse\.(sshfs|.*s3.*|rclone|gcsfuse|blobfuse2?|ceph|glusterfs|davfs2?|vmhgfs-fuse|grpcfuse|osxfs|juicefs|seaweedfs|gvfsd.*|smb.*|nfs.*|curlftpfs|mergerfs)$")
+_FUSE = re.compile(
+    r"fuse\.(sshfs|.*s3.*|rclone|gcsfuse|blobfuse2?|ceph|glusterfs|davfs2?|vmhgfs-fuse|grpcfuse|osxfs|juicefs"
+    r"|seaweedfs|gvfsd.*|smb.*|nfs.*|curlftpfs)"
+)
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def network_type(path: str, mountinfo: str) -> str | None:
-    """The type of the network file system that `path` (absolute, without symlinks) is on, or None if it is local.
+    """The type of the network file system that `path` (absolute, without symlinks) is on, or None if it is
+    local.
 
     `mountinfo` is the text of `/proc/self/mountinfo`; a later mount on the same point hides an earlier one.
     """
@@ -33,7 +38,7 @@ def network_type(path: str, mountinfo: str) -> str | None:
         point, kind = _mount(line)
         if _is_inside(path, point) and len(point) >= best:
             best, found = len(point), kind
-    return found if found in NETWORK_TYPES or _FUSE.match(found) else None
+    return found if found in NETWORK_TYPES or _FUSE.fullmatch(found) else None
 
 
 def current_mountinfo() -> str:

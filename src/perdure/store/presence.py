@@ -1,8 +1,9 @@
-"""Proof of life on one machine: each worker holds `flock` on a file of its own. Decides alive, dead or unknown.
+"""Proof of life on one machine: each worker holds `flock` on a file of its own. Decides alive, dead or
+unknown.
 
-The kernel gives the lock back when the process is gone, however it went. The lock is taken before the worker's
-row is written, so a row without a held lock is proof of death, provided that host, boot and inode agree. What is
-not certain is `unknown`, and the lease decides.
+The kernel gives the lock back when the process is gone, however it went. The lock is taken before the
+worker's row is written, so a row without a held lock is proof of death, provided that host, boot and inode
+agree. What is not certain is `unknown`, and the lease decides.
 """
 
 from __future__ import annotations

@@ -7,7 +7,17 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from perdure.core.records import InterruptRow, NewRun, Question, Record, RunChange, RunRow, StoredRecord, WorkerRow
+from perdure.core.records import (
+    InterruptRow,
+    NewRun,
+    Question,
+    Record,
+    RunChange,
+    RunRow,
+    StoredRecord,
+    WorkerRow,
+)
+from perdure.core.states import is_terminal
 
 Row = tuple[Any, ...]
 
@@ -139,7 +149,7 @@ def change(run_id: str, wanted: RunChange, status: str, now: float) -> dict[str,
         "id": run_id,
         "status": status,
         "is_release": wanted.is_release,
-        "due_at": None if wanted.due_in_s is None else now + wanted.due_in_s,
+        "due_at": now + wanted.due_in_s if wanted.due_in_s is not None and status == wanted.status else None,
         "blocked_operation": wanted.blocked_operation,
         "error": wanted.error,
         "ended_at": now if is_terminal(status) else None,

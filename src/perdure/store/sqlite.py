@@ -1,10 +1,11 @@
 """The SQLite driver. Decides connections, pragmas, how a group is written and what each SQLite error means.
 
-One file, WAL, `synchronous=FULL`, any number of processes. Every write takes the lock with `BEGIN IMMEDIATE`, so it
-never fails half way for a lock.
+One file, WAL, `synchronous=FULL`, any number of processes. Every write takes the lock with `BEGIN IMMEDIATE`,
+so it never fails half way for a lock.
 
-The GIL shapes the writing: each statement gives it up and, while the loop computes, waits up to 5 ms to get it back.
-`executemany` does that once per row; so rows go into statements of many rows, and a group is few statements.
+The GIL shapes the writing: each statement gives it up and, while the loop computes, waits up to 5 ms to get
+it back. `executemany` does that once per row; so rows go into statements of many rows, and a group is few
+statements.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ WHERE id = ? AND fence = ? AND worker_id = ? AND entry_n < ? RETURNING seq, stat
 _BUSY_CODES = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_SCHEMA}
 
 _leaked: list[Any] = []
-"""Connections inherited by a forked child. Closing one would drop the parent's locks' bookkeeping; they are kept."""
+"""Connections inherited by a forked child. Closing one would drop the parent's locks' bookkeeping; they are
+kept."""
 
 
 class SqliteSession:
@@ -87,7 +89,10 @@ class SqliteSession:
         _insert(self._connection, rows)
 
     def _execute(self, query: str, params: Params | None) -> sqlite3.Cursor:
-        values = {key: json.dumps(value) if isinstance(value, list) else value for key, value in (params or {}).items()}
+        values = {
+            key: json.dumps(value) if isinstance(value, list) else value
+            for key, value in (params or {}).items()
+        }
         return self._connection.execute(self._queries[query], values)
 
 
@@ -128,8 +133,8 @@ class SqliteDriver:
         kind = filesystem.network_type(self._path, mountinfo)
         if kind is not None and not self._is_network_allowed:
             raise DurableStorageError(
-                f"{self._path} is on a network file system ({kind}), where SQLite loses data; put it on a local disk, use "
-                f"Postgres, or, if only one machine will ever open it, add ?allow_network_fs=1 to the URL"
+                f"{self._path} is on a network file system ({kind}), where SQLite loses data; put it on a "
+                f"local disk, use Postgres, or, if one machine alone opens it, add ?allow_network_fs=1 to the URL"
             )
 
     def _create_file(self) -> None:
@@ -191,8 +196,8 @@ class SqliteDriver:
         with self._writing(0 if is_inline else _BUSY_MS) as connection:
             now = time.time()
             pending: list[rows.Row] = []
-            # Root first and ascending is for databases that lock rows; here the order only keeps runs created in
-            # this group before those below them.
+            # Root first and ascending is for databases that lock rows; here the order only keeps runs created
+            # in this group before those below them.
             for batch in batches:
                 _write_batch(connection, batch, now, pending)
             _insert(connection, pending)
@@ -371,7 +376,15 @@ def _advance(connection: sqlite3.Connection, batch: Batch, now: float) -> tuple[
     """Count the entries and take their numbers in one statement; None if the lane has lost the run."""
     lane, count = batch.lane, len(batch.records)
     is_root = lane.root_id == lane.run_id
-    values = (count if is_root else 0, batch.last_n, now, lane.run_id, lane.fence, lane.worker_id, batch.first_n)
+    values = (
+        count if is_root else 0,
+        batch.last_n,
+        now,
+        lane.run_id,
+        lane.fence,
+        lane.worker_id,
+        batch.first_n,
+    )
     state = connection.execute(_ADVANCE, values).fetchone()
     if state is None:
         _explain(connection, batch)
@@ -401,7 +414,12 @@ def _create(connection: sqlite3.Connection, batch: Batch, now: float) -> tuple[i
     session.run(
         "run_insert",
         rows.new_run(
-            new, worker_id=lane.worker_id, fence=lane.fence, seq=count if is_root else 0, entry_n=batch.last_n, now=now
+            new,
+            worker_id=lane.worker_id,
+            fence=lane.fence,
+            seq=count if is_root else 0,
+            entry_n=batch.last_n,
+            now=now,
         ),
     )
     last_seq = count if is_root else _take_from_root(session, new.root_id, new.run_id, count)
@@ -423,7 +441,9 @@ def _explain(connection: sqlite3.Connection, batch: Batch) -> None:
     elif batch.create is not None:
         batch.refusal = DurableConflictError(f"run {lane.run_id} exists already")
     else:
-        batch.refusal = RunLost(lane.run_id, f"it is worker {worker_id}'s now (fence {fence}, ours was {lane.fence})")
+        batch.refusal = RunLost(
+            lane.run_id, f"it is worker {worker_id}'s now (fence {fence}, ours was {lane.fence})"
+        )
 
 
 def _write_beside(
@@ -440,7 +460,8 @@ def _write_beside(
     batch.status = settle(
         change,
         is_cancel_requested=is_cancel_requested,
-        has_undelivered=change.status == Status.WAITING and session.one("run_has_answers", {"id": run_id}) is not None,
+        has_undelivered=change.status == Status.WAITING
+        and session.one("run_has_answers", {"id": run_id}) is not None,
     )
     if not may_settle(old_status, batch.status):
         raise DurableConflictError(f"run {run_id} is {old_status} and cannot become {batch.status}")
@@ -485,7 +506,8 @@ def mapped(error: Exception, url: str) -> Exception:
         case sqlite3.SQLITE_MISMATCH | sqlite3.SQLITE_RANGE:
             return SerializationError("$", f"SQLite cannot hold a value: {error}")
         case _:
-            return DurableStorageError(f"the store at {url} failed ({error.sqlite_errorname}): {error}")  # type: ignore[attr-defined]
+            name = getattr(error, "sqlite_errorname", code)
+            return DurableStorageError(f"the store at {url} failed ({name}): {error}")
 
 
 def _mapped_without_code(error: Exception, url: str) -> Exception:

@@ -1,8 +1,9 @@
-"""Group commit: one queue and one thread per store. Decides what is written together and who is told; knows no SQL.
+"""Group commit: one queue and one thread per store. Decides what is written together and who is told; knows
+no SQL.
 
-`append` is called by anybody, a group is taken and committed by whoever holds the commit lock: the thread, or a
-caller that owns its loop (`flush_inline`). Taking happens only under that lock, so entries are committed in the
-order they came. A group is what is there; nobody waits for more.
+`append` is called by anybody, a group is taken and committed by whoever holds the commit lock: the thread, or
+a caller that owns its loop (`flush_inline`). Taking happens only under that lock, so entries are committed in
+the order they came. A group is what is there; nobody waits for more.
 
 An entry that cannot be stored poisons its lane and nobody else: the group is halved until it is found.
 """
@@ -16,11 +17,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
-from perdure.core.records import Record, RecordType
 from perdure.errors import DurableStorageError
+from perdure.store import transactions
 from perdure.store.base import Entry, Lane
 from perdure.store.driver import Batch, Driver, Session, StoreBusy, StoreLost
 
@@ -28,6 +29,7 @@ MAX_RECORDS = 1024
 """Bounds a group to a few milliseconds of the database's lock."""
 RETRY_S = 60.0
 """How long a busy or broken database is tried again before lanes are refused."""
+_LAZY_S = 0.01
 
 
 @dataclass(slots=True, eq=False)
@@ -50,6 +52,7 @@ class Writer:
         self._commit_lock = threading.Lock()
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._is_woken = False
+        self._is_lazy = False
         self._closed: DurableStorageError | None = None
         self._thread = threading.Thread(target=self._run, name="perdure-writer", daemon=True)
         self._thread.start()
@@ -59,7 +62,8 @@ class Writer:
     def append(self, entry: Entry) -> None:
         """See `JournalStore.append`."""
         lane = entry.lane
-        # Numbering and queueing are one step: step threads append to a lane too, and the order must be the same.
+        # Numbering and queueing are one step: step threads append to a lane too, and the order must be the
+        # same.
         with self._append_lock:
             if lane.refused is not None:
                 return
@@ -99,9 +103,13 @@ class Writer:
 
     def flush_inline(self) -> None:
         """See `JournalStore.flush_inline`."""
-        if not self._driver.can_inline or not self._commit_lock.acquire(blocking=False):
+        if not self._driver.can_inline:
+            return
+        if not self._commit_lock.acquire(blocking=False):
+            self._wake.put(None)
             return
         try:
+            self._is_lazy = True
             while self._queue and isinstance(self._queue[0], Entry):
                 if not self._commit_inline(self._take()):
                     return
@@ -143,14 +151,25 @@ class Writer:
 
     def _run(self) -> None:
         while True:
-            self._wake.get()
+            is_lazy = self._sleep()
             with self._commit_lock:
-                # Before looking: whoever appends from here on wakes us again.
-                self._is_woken = False
+                # Before looking: whoever appends from here on wakes us, or we look again by ourselves.
+                self._is_woken = is_lazy
                 while self._queue:
                     self._step()
             if self._closed is not None and not self._queue:
                 return
+
+    def _sleep(self) -> bool:
+        """Wait to be woken. While a caller commits inline, being woken at each append would only get in its way:
+        then look now and again, so that what it leaves in the queue is on disk soon. Returns whether that is so.
+        """
+        try:
+            self._wake.get(timeout=_LAZY_S if self._is_woken else None)
+        except Empty:
+            pass
+        is_lazy, self._is_lazy = self._is_lazy, False
+        return is_lazy
 
     def _step(self) -> None:
         if isinstance(self._queue[0], Job):
@@ -185,7 +204,8 @@ class Writer:
         self._notify()
 
     def _commit_inline(self, entries: list[Entry]) -> bool:
-        """False if somebody else has the lock: the entries are back in the queue and the thread has been woken."""
+        """False if somebody else has the lock: the entries are back in the queue and the thread has been
+        woken."""
         batches, rest = plan(entries)
         told = _Told()
         try:
@@ -228,7 +248,8 @@ class Writer:
         self._commit(entries[middle:], told)
 
     def _patiently(self, attempt: Callable[[], Any], *, is_repeatable: bool) -> Any:
-        """Try while the database is busy or away. An outside write whose fate is unknown is not tried again."""
+        """Try while the database is busy or away. An outside write whose fate is unknown is not tried
+        again."""
         deadline = time.monotonic() + self._retry_s
         delay_s = 0.002
         while True:
@@ -244,7 +265,8 @@ class Writer:
             delay_s = min(delay_s * 2, 1.0)
 
     def _tell(self, told: _Told, here: asyncio.AbstractEventLoop | None = None) -> None:
-        """Open gates, and call each loop once with all its lanes; lanes of the loop running `here` at once."""
+        """Open gates, and call each loop once with all its lanes; lanes of the loop running `here` at
+        once."""
         by_loop: dict[asyncio.AbstractEventLoop, list[Lane]] = {}
         for lane in told.lanes:
             while lane.waiters:
@@ -310,10 +332,7 @@ def _merge(batch: Batch, entry: Entry) -> None:
     batch.last_n = entry.n
     if entry.create is not None:
         new = batch.create = entry.create
-        batch.records.append(
-            Record(type=RecordType.SUBMITTED.value, kind=new.kind, name=new.runner, digest=new.input_digest,
-                   data=new.input_data)
-        )
+        batch.records.append(transactions.submitted(new))
     batch.records.extend(entry.records)
     if entry.questions:
         batch.questions.extend(entry.questions)

@@ -1,0 +1,477 @@
+"""The engine: starts, resumes, forks, retries, cancels and watches runs of any runner, on one loop and one store.
+
+Decides what an id that exists already means (DESIGN "Existing ids") and whom an answer is for; the store decides what is true. It owns
+its drives: cancelling a waiting caller stops the waiting only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from perdure.core import checkpoints, codec, ids, recovery
+from perdure.core.fold import fold
+from perdure.core.records import InterruptRow, Loaded, NewRun, QuestionStatus, Record, RecordType, RunRow
+from perdure.core.settings import EngineSettings
+from perdure.core.states import Status, is_terminal
+from perdure.engine.answers import choose_answers
+from perdure.engine.drive import Drive, DriveEnd
+from perdure.engine.host import Host, digest_of_input, new_run_id
+from perdure.engine.runner import Runner
+from perdure.engine.streams import Event, stream
+from perdure.engine.work import Work
+from perdure.errors import (
+    AlreadyResumed,
+    ChainCheckpointError,
+    ChainResumeError,
+    DurableConflictError,
+    DurableRecoveryError,
+    DurableRunError,
+    DurableStorageError,
+    RunBusy,
+)
+from perdure.store.base import Store
+
+if TYPE_CHECKING:
+    from perdure.core.resume import Resume
+
+_WAIT_S = 1.0
+"""A floor under notifications while waiting for somebody else's run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """What became of a run, for now. `status` is completed or paused; `pending_interrupts` are its open questions, oldest first:
+    each `{interrupt_id, reason, context, node_id, agent_path}`; `pending_interrupt` is the first."""
+
+    execution_id: str
+    status: str = "completed"
+    output: Any = None
+    pending_interrupts: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def pending_interrupt(self) -> dict[str, Any] | None:
+        return self.pending_interrupts[0] if self.pending_interrupts else None
+
+
+class Engine:
+    """Open with `open_engine(url)`; belongs to the event loop it was opened in."""
+
+    def __init__(self, host: Host, *, owns_store: bool) -> None:
+        self.host = host
+        self.store: Store = host.store
+        self._owns_store = owns_store
+        self._works: set[Work] = set()
+
+    async def close(self) -> None:
+        """Give every run back (started bodies may end within the grace period) and leave. Idempotent."""
+        for work in list(self._works):
+            work.stop()
+        await self.host.close()
+        if self._owns_store:
+            await self.store.close()
+
+    async def __aenter__(self) -> Engine:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # Starting.
+
+    async def run(self, runner: Runner, value: Any = None, *, execution_id: str | None = None) -> RunResult:
+        """Run to the end or to a question. An id that exists already is the same run (other input: `DurableConflictError`).
+
+        Raises what the run failed with; `DurableRunError` if it was cancelled; `DurableRecoveryError` if it needs attention.
+        """
+        drive = await self._begin(runner, value, execution_id)
+        return await self._follow(runner, drive if isinstance(drive, str) else drive.run_id)
+
+    async def start(self, runner: Runner, value: Any = None, *, execution_id: str | None = None) -> str:
+        """Begin a run and return its id once that is durable; it goes on in this engine."""
+        drive = await self._begin(runner, value, execution_id)
+        if isinstance(drive, str):
+            return drive
+        await _durable(drive)
+        return drive.run_id
+
+    async def _begin(self, runner: Runner, value: Any, execution_id: str | None) -> Drive | str:
+        """A new drive; or the id of a run that exists already with the same input."""
+        self._check_open()
+        input_data = runner.encode_input(value)
+        digest = digest_of_input(input_data)
+        if execution_id is None:
+            drive = self.host.create(runner, new_run_id(), input_data, digest)
+            drive.start()
+            return drive
+        ids.check_id(execution_id, "execution_id")
+        known = await self.store.run_get(execution_id)
+        if known is None:
+            drive = self.host.create(runner, execution_id, input_data, digest)
+            try:
+                await _durable(drive)
+            except DurableConflictError:
+                known = await self.store.run_get(execution_id)
+                if known is None:
+                    raise
+            else:
+                drive.start()
+                return drive
+        _check_same(known, runner, digest)
+        return execution_id
+
+    # Following.
+
+    async def _follow(self, runner: Runner, run_id: str) -> RunResult:
+        """Drive or wait until the run has ended or asks."""
+        end: DriveEnd | None = None
+        while True:
+            drive = self.host.drives.get(run_id)
+            if drive is not None:
+                end = await drive.watch()
+                if end is None:
+                    return await self._paused(run_id)
+                if end.status in (Status.COMPLETED, Status.FAILED):
+                    return _result(runner, run_id, end.status, end.data)
+                if end.status is Status.NEEDS_ATTENTION and end.error is not None:
+                    raise end.error
+                if end.is_lost and isinstance(end.error, DurableStorageError):
+                    raise end.error
+            settled = await self._look(runner, run_id)
+            if settled is not None:
+                return settled
+
+    async def _look(self, runner: Runner, run_id: str) -> RunResult | None:
+        """What the store says; claims the run if it is nobody's, waits for news if it is somebody's."""
+        row = await self._get(run_id)
+        match row.status:
+            case Status.COMPLETED | Status.FAILED:
+                return _result(runner, run_id, Status(row.status), await self._end_data(run_id))
+            case Status.CANCELLED:
+                raise DurableRunError(run_id, "cancelled")
+            case Status.NEEDS_ATTENTION:
+                raise await self._attention(row)
+            case Status.WAITING if await self._questions(run_id):
+                return await self._paused(run_id)
+        self._check_open()
+        if await self._claim(runner, row):
+            return None
+        await self._wait_for_news(_WAIT_S if row.due_in_s is None else min(_WAIT_S, max(0.0, row.due_in_s)))
+        return None
+
+    async def _claim(self, runner: Runner, row: RunRow) -> bool:
+        if row.runner != runner.name:
+            raise DurableRecoveryError(
+                f"run {row.run_id} belongs to {row.kind} {row.runner!r}, not to {runner.name!r}"
+            )
+        if row.status == Status.WAITING and (row.due_in_s is None or row.due_in_s > 0):
+            return False
+        dead = await self.host.dead_workers() if row.status == Status.RUNNING else []
+        if row.status == Status.RUNNING and row.worker_id not in dead and row.worker_id is not None:
+            return False
+        return bool(await self.host.claim({runner.name: runner}, run_ids=[row.run_id], dead_workers=dead))
+
+    async def _wait_for_news(self, timeout_s: float) -> None:
+        """Wait until something was committed by anybody, at most `timeout_s`."""
+        self.host.changed.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.host.changed.wait(), min(timeout_s, self.host.settings.poll_s))
+
+    async def _paused(self, run_id: str) -> RunResult:
+        return RunResult(
+            execution_id=run_id,
+            status="paused",
+            pending_interrupts=[question_dict(row) for row in await self._questions(run_id)],
+        )
+
+    async def _questions(self, run_id: str) -> list[InterruptRow]:
+        return await self.store.interrupt_list(run_id=run_id, status=QuestionStatus.PENDING, limit=1000)
+
+    async def _end_data(self, run_id: str) -> str | None:
+        loaded = await self.store.run_load(run_id)
+        return fold(loaded.records).result_data
+
+    async def _attention(self, row: RunRow) -> DurableRecoveryError:
+        return DurableRecoveryError(row.error or f"run {row.run_id} needs attention", row.blocked_operation)
+
+    async def _get(self, run_id: str) -> RunRow:
+        row = await self.store.run_get(run_id)
+        if row is None:
+            raise ChainCheckpointError(f"no run {run_id} in {_shown(self.store.url)}")
+        return row
+
+    # Going on.
+
+    async def resume(
+        self,
+        runner: Runner,
+        execution_id: str,
+        *,
+        resume_value: Resume | Mapping[str, Resume] | None = None,
+        interrupt_id: str | None = None,
+        repeat_operation: str | None = None,
+        answered_by: str | None = None,
+    ) -> RunResult:
+        """Answer and go on; or go on after a crash, a failure, a decision. Refused resumes change nothing.
+
+        Raises `ChainCheckpointError` (unknown id), `ChainResumeError` (a question is open and no answer given), `AlreadyResumed`
+        (nothing is open, or the run has completed), `AmbiguousAnswer`, `RunBusy` (somebody runs it), `DurableRecoveryError`.
+        """
+        self._check_open()
+        row = await self._get(execution_id)
+        if row.runner != runner.name:
+            raise DurableRecoveryError(f"run {execution_id} belongs to {row.kind} {row.runner!r}, not to {runner.name!r}")
+        if resume_value is not None:
+            await self.answer(
+                execution_id, resume_value, interrupt_id=interrupt_id, answered_by=answered_by, row=row
+            )
+        elif repeat_operation is not None:
+            await self._repeat(row, repeat_operation)
+        else:
+            await self._go_on(row)
+        self.host.changed.set()
+        return await self._follow_after(runner, execution_id)
+
+    async def _follow_after(self, runner: Runner, run_id: str) -> RunResult:
+        """Follow a run that an answer has just made runnable: a question still open is a pause only after it was driven."""
+        row = await self._get(run_id)
+        if row.status in (Status.PENDING, Status.QUEUED):
+            await self._claim(runner, row)
+        elif run_id in self.host.drives:
+            await self.host.take_facts()
+        return await self._follow(runner, run_id)
+
+    async def answer(
+        self,
+        execution_id: str,
+        resume_value: Resume | Mapping[str, Resume],
+        *,
+        interrupt_id: str | None = None,
+        answered_by: str | None = None,
+        row: RunRow | None = None,
+    ) -> None:
+        """Store answers and make the run runnable, in one transaction; whoever has the runner goes on."""
+        row = row or await self._get(execution_id)
+        if is_terminal(row.status):
+            raise AlreadyResumed(execution_id, f"run {execution_id} is {row.status}; to run again, fork it or use a new id")
+        questions = await self.store.interrupt_list(run_id=execution_id, status=None, limit=10_000)
+        answers = choose_answers(execution_id, resume_value, interrupt_id, questions)
+        await self.store.interrupt_answer(execution_id, answers, answered_by=answered_by)
+        if execution_id in self.host.drives:
+            await self.host.take_facts()
+
+    async def _go_on(self, row: RunRow) -> None:
+        run_id = row.run_id
+        if row.status in (Status.COMPLETED, Status.CANCELLED):
+            raise AlreadyResumed(run_id, f"run {run_id} is {row.status}; to run again, fork it or use a new id")
+        if row.status == Status.FAILED:
+            await self._retry(row)
+            return
+        if row.status == Status.NEEDS_ATTENTION:
+            await self.store.run_reopen(run_id)
+            return
+        if row.status == Status.WAITING and await self._questions(run_id):
+            raise ChainResumeError(f"run {run_id} waits for an answer; give one with resume_value=Resume(approved=...)")
+        if row.status == Status.RUNNING and row.worker_id is not None:
+            if row.worker_id not in await self.host.dead_workers():
+                raise RunBusy(run_id)
+
+    async def _repeat(self, row: RunRow, operation_id: str) -> None:
+        """A person's decision to perform an operation in doubt again."""
+        if row.status != Status.NEEDS_ATTENTION or row.blocked_operation is None:
+            raise ChainResumeError(f"run {row.run_id} has no operation in doubt to repeat")
+        if operation_id != row.blocked_operation:
+            raise ChainResumeError(
+                f"run {row.run_id} is blocked by {row.blocked_operation}, not by {operation_id}"
+            )
+        loaded = await self.store.run_load(row.run_id)
+        key = operation_id.removeprefix(row.run_id + "/")
+        op = fold(loaded.records).operations.get(key)
+        if op is None:
+            raise ChainResumeError(f"run {row.run_id} has no operation {operation_id}")
+        await self.store.run_repeat(row.run_id, Record(RecordType.REPEAT, op.path, op.index, op.kind, op.name))
+
+    async def retry(self, runner: Runner, execution_id: str) -> RunResult:
+        """A new attempt of a failed run on the same journal: trailing errors are forgotten, everything else stands."""
+        row = await self._get(execution_id)
+        if row.status != Status.FAILED:
+            if row.status == Status.RUNNING:
+                raise RunBusy(execution_id)
+            raise ChainResumeError(f"run {execution_id} is {row.status}; only a failed run can be retried")
+        await self._retry(row)
+        return await self._follow_after(runner, execution_id)
+
+    async def _retry(self, row: RunRow) -> None:
+        loaded = await self.store.run_load(row.run_id)
+        cause = next(
+            (r.name for r in reversed(loaded.records) if r.type == RecordType.STATUS and r.outcome == "failed"), None
+        )
+        plan = recovery.plan_retry(fold(loaded.records), cause)
+        if plan.blocked_by is not None:
+            op = plan.blocked_by
+            raise ChainResumeError(
+                f"run {row.run_id} failed with the error of {op.kind} {op.name!r} ({op.key}), which the code handled: other "
+                f"operations ran after it. A retry would only replay that; fork before it: checkpoint_id='{_before(loaded, op.seq)}'"
+            )
+        await self.store.run_retry(row.run_id, plan.drops)
+
+    async def fork(
+        self,
+        runner: Runner,
+        execution_id: str,
+        *,
+        checkpoint_id: str | int | None = None,
+        value: Any = None,
+        has_value: bool = False,
+        new_id: str | None = None,
+    ) -> RunResult:
+        """Branch into a new, independent run that begins with what was recorded up to the checkpoint. The source is untouched.
+
+        A new input makes sense only from the start: with one, nothing else is taken over.
+        """
+        self._check_open()
+        row = await self._get(execution_id)
+        if row.runner != runner.name:
+            raise DurableRecoveryError(f"run {execution_id} belongs to {row.kind} {row.runner!r}, not to {runner.name!r}")
+        if row.status == Status.RUNNING and checkpoint_id is None:
+            raise RunBusy(execution_id, f"run {execution_id} is being run right now; name the checkpoint to fork from")
+        loaded = await self.store.run_load(execution_id)
+        seq = 1 if has_value else checkpoints.fork_point(loaded, checkpoint_id)
+        run_id = new_id or new_run_id()
+        await self._store_fork(runner, loaded, run_id, seq, value, has_value)
+        return await self._follow_after(runner, run_id)
+
+    async def _store_fork(
+        self, runner: Runner, loaded: Loaded, run_id: str, seq: int, value: Any, has_value: bool
+    ) -> None:
+        records = recovery.fork_records(loaded.records, seq)
+        data = runner.encode_input(value) if has_value else fold(loaded.records).input_data or "null"
+        new = NewRun(
+            run_id=run_id,
+            root_id=run_id,
+            runner=runner.name,
+            kind=runner.kind,
+            version=loaded.run.version if not has_value else runner.version,
+            input_digest=digest_of_input(data),
+            input_data=data,
+            forked_from=loaded.run.run_id,
+            forked_seq=seq,
+        )
+        answered = [
+            forked_interrupt(row, run_id)
+            for row in loaded.interrupts
+            if row.answer is not None and (row.answer_seq or 0) <= seq and row.delivered_at is not None
+        ]
+        kept = [] if has_value else [r for r in records if r.type != RecordType.SUBMITTED]
+        await self.store.run_fork(new, kept, [] if has_value else answered)
+
+    async def cancel(self, execution_id: str, *, cancelled_by: str | None = None) -> str:
+        """Ask for a run to be cancelled; durable when this returns. Returns the run's status at that moment: an owned run
+        becomes cancelled as soon as its owner notices, and cannot end otherwise any more."""
+        await self._get(execution_id)
+        row = await self.store.run_cancel(execution_id, cancelled_by=cancelled_by)
+        if execution_id in self.host.drives:
+            await self.host.take_facts()
+        self.host.changed.set()
+        return row.status
+
+    def stream(self, execution_id: str, *, after: int = 0) -> AsyncIterator[Event]:
+        """Committed events after `after`, ascending, none twice, none missing; ends when the run has ended."""
+        return stream(self.store, execution_id, after)
+
+    # Working.
+
+    async def work(
+        self, runners: Iterable[Runner], *, until_idle: bool = False, concurrency: int | None = None
+    ) -> None:
+        """Claim, recover and continue what the store holds for these runners, until stopped (or until nothing is left to do)."""
+        self._check_open()
+        work = Work(self.host, {runner.name: runner for runner in runners}, concurrency)
+        self._works.add(work)
+        try:
+            await work.run(until_idle=until_idle)
+        finally:
+            self._works.discard(work)
+
+    async def recover(self, runners: Iterable[Runner]) -> None:
+        """`work(until_idle=True)`: paused runs remain, everything else of these runners has ended."""
+        await self.work(runners, until_idle=True)
+
+    def _check_open(self) -> None:
+        if self.host.is_closing:
+            raise DurableStorageError("the engine is closed")
+
+
+async def _durable(drive: Drive) -> None:
+    """Wait until the creation of a run is durable; raises what it was refused with."""
+    done = drive.real_loop.create_future()
+    drive.after_commit(1, lambda: done.done() or done.set_result(None))
+    await done
+    if drive.lane.refused is not None:
+        raise drive.lane.refused
+
+
+def _check_same(row: RunRow, runner: Runner, digest: str) -> None:
+    if row.runner != runner.name:
+        raise DurableConflictError(f"run id {row.run_id} belongs to {row.kind} {row.runner!r}, not to {runner.name!r}")
+    if row.input_digest != digest:
+        raise DurableConflictError(f"run id {row.run_id} exists with other input; use another id")
+
+
+def _result(runner: Runner, run_id: str, status: Status, data: str | None) -> RunResult:
+    if status is Status.COMPLETED:
+        return RunResult(execution_id=run_id, output=runner.decode_output(data))
+    error = codec.decode_error(data or "null", runner.errors)
+    error.add_note(f"run {run_id} has failed")
+    raise error
+
+
+def question_dict(row: InterruptRow) -> dict[str, Any]:
+    """An open question as the results, the CLI and the API show it."""
+    return {
+        "interrupt_id": row.interrupt_id,
+        "reason": codec.decode(row.reason),
+        "context": codec.decode(row.context),
+        "node_id": f"{row.path}/{row.index}".lstrip("/"),
+        "agent_path": None,
+    }
+
+
+def forked_interrupt(row: InterruptRow, run_id: str) -> InterruptRow:
+    """An answered question as a fork inherits it, under an id of its own."""
+    from dataclasses import replace  # local: the only use
+
+    key = f"{row.path}/{row.index}".lstrip("/")
+    return replace(row, run_id=run_id, interrupt_id=ids.interrupt_id(run_id, key, row.slot))
+
+
+def _before(loaded: Loaded, seq: int) -> str:
+    earlier = [c.checkpoint_id for c in checkpoints.checkpoints(loaded) if c.seq < seq]
+    return earlier[-1] if earlier else f"{loaded.run.run_id}:1"
+
+
+def _shown(url: str) -> str:
+    """A store's URL without its password."""
+    head, at, tail = url.rpartition("@")
+    return f"{head.split('://')[0]}://...@{tail}" if at else url
+
+
+async def open_engine(
+    store: str | Store, *, settings: EngineSettings | None = None, is_inline: bool = False
+) -> Engine:
+    """Open an engine on a store (a URL, or an open store that stays the caller's) in the running event loop."""
+    from perdure.store.open import open_store  # drivers are loaded when a store is opened
+
+    owns = isinstance(store, str)
+    opened: Store = await asyncio.to_thread(open_store, store) if isinstance(store, str) else store
+    try:
+        host = Host(opened, settings or EngineSettings(), is_inline=is_inline)
+        await host.open()
+    except BaseException:
+        if owns:
+            await opened.close()
+        raise
+    return Engine(host, owns_store=owns)

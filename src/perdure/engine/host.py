@@ -1,0 +1,252 @@
+"""Hosts the drives of one process on one event loop: launches them, brings them what comes from outside, gives them back.
+
+Decides nothing about a run; it owns the worker's presence, the map of running drives, and the clock that wakes parked runs here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
+from typing import Any
+
+from perdure.core import codec, ids
+from perdure.core.fold import Journal, fold
+from perdure.core.leases import LeaseWatch
+from perdure.core.records import Claim, Loaded, NewRun, Record, RecordType, StoredRecord
+from perdure.core.settings import EngineSettings
+from perdure.engine.drive import Drive, DrivePlan
+from perdure.engine.presence import Presence, new_worker
+from perdure.engine.runner import Runner
+from perdure.errors import DurableRecoveryError, DurableStorageError
+from perdure.store.base import Entry, Lane, Store
+
+log = logging.getLogger("perdure")
+
+_MAX_THREADS = 512
+
+
+class Host:
+    """One worker: a start of this process on one event loop and one store."""
+
+    def __init__(self, store: Store, settings: EngineSettings, *, is_inline: bool = False) -> None:
+        self.store = store
+        self.settings = settings
+        self.is_inline = is_inline
+        self.worker_id = ""
+        self.drives: dict[str, Drive] = {}
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self.changed = asyncio.Event()
+        """Set when something may have come from outside, or a drive has ended."""
+        self.is_closing = False
+        self._leases = LeaseWatch(settings.lease_s, getattr(store, "missed_s", 0.0))
+        self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="perdure-step")
+        self._presence: Presence | None = None
+        self._unsubscribe: Callable[[], None] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._is_checking = False
+        self._wants_check = False
+
+    async def open(self) -> None:
+        """Register as a worker and begin to listen."""
+        worker = await self.store.worker_register(new_worker())
+        self.worker_id = worker.worker_id
+        self._presence = Presence(self.store, self.worker_id, self.settings.lease_s, self._lease_lost)
+        self._presence.start()
+        self._unsubscribe = self.store.subscribe(self._news, is_foreign_only=True)
+
+    async def close(self) -> None:
+        """Start nothing more, let started bodies end within the grace period, give every run back. Idempotent."""
+        if self.is_closing:
+            return
+        self.is_closing = True
+        self.changed.set()
+        drives = list(self.drives.values())
+        for drive in drives:
+            drive.release()
+        ends = [drive.ended for drive in drives if not drive.ended.done()]
+        if ends:
+            await asyncio.wait(ends, timeout=self.settings.grace_s)
+        for drive in drives:
+            drive.abandon("the engine was closed before its bodies had ended")
+        await self._leave()
+
+    async def _leave(self) -> None:
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        if self._presence is not None:
+            self._presence.stop()
+        for task in list(self._tasks):
+            task.cancel()
+        with contextlib.suppress(DurableStorageError):
+            await self.store.worker_end(self.worker_id)
+        self._threads.shutdown(wait=False)
+
+    # Launching.
+
+    def create(self, runner: Runner, run_id: str, input_data: str, input_digest: str) -> Drive:
+        """A new run, driven at once: its creation is the first entry of its lane, and everything else waits behind it."""
+        lane = Lane(run_id=run_id, root_id=run_id, worker_id=self.worker_id, fence=1)
+        journal = Journal()
+        submitted = Record(RecordType.SUBMITTED, data=input_data, name=runner.name)
+        journal.apply(StoredRecord(run_id, 1, *submitted, 0.0))
+        drive = self._drive(runner, lane, journal, 0.0, is_cancelled=False)
+        new = NewRun(
+            run_id=run_id,
+            root_id=run_id,
+            runner=runner.name,
+            kind=runner.kind,
+            version=runner.version,
+            input_digest=input_digest,
+            input_data=input_data,
+            worker_id=self.worker_id,
+        )
+        self.store.append(Entry(lane=lane, create=new))
+        if self.is_inline:
+            self.store.flush_inline()
+        return drive
+
+    def launch(self, runner: Runner, claim: Claim, loaded: Loaded) -> Drive:
+        """Go on with a claimed run: the same act as starting it, with a longer journal."""
+        lane = Lane(run_id=claim.run_id, root_id=claim.root_id, worker_id=self.worker_id, fence=claim.fence)
+        journal = fold(loaded.records, loaded.interrupts)
+        age_s = max(0.0, loaded.now - journal.last_at) if journal.last_at else 0.0
+        drive = self._drive(runner, lane, journal, age_s, is_cancelled=loaded.run.cancel_requested)
+        version = loaded.run.version
+        if version is not None and version != runner.version and version not in runner.accepts:
+            self.loop.call_soon(
+                drive.need_attention,
+                DurableRecoveryError(
+                    f"run {claim.run_id} was started by version {version!r} of {runner.name!r}; this is {runner.version!r} "
+                    "(accepts=[...] says that it continues them)"
+                ),
+            )
+        else:
+            drive.start()
+        return drive
+
+    def _drive(self, runner: Runner, lane: Lane, journal: Journal, age_s: float, *, is_cancelled: bool) -> Drive:
+        drive = Drive(
+            DrivePlan(
+                lane=lane,
+                journal=journal,
+                runner=runner,
+                store=self.store,
+                settings=self.settings,
+                loop=self.loop,
+                is_inline=self.is_inline,
+                age_s=age_s,
+                is_cancelled=is_cancelled,
+                threads=self._threads,
+            )
+        )
+        self.drives[lane.run_id] = drive
+        drive.ended.add_done_callback(lambda _: self._ended(drive))
+        return drive
+
+    def _ended(self, drive: Drive) -> None:
+        if self.drives.get(drive.run_id) is drive:
+            del self.drives[drive.run_id]
+        self.changed.set()
+
+    async def claim(self, runners: dict[str, Runner], **request: Any) -> list[Drive]:
+        """Claim runs and launch them. A run whose journal cannot be read is given back to nobody else: it needs attention."""
+        claims = await self.store.run_claim(self.worker_id, runners=list(runners), **request)
+        drives = []
+        for claim in claims:
+            loaded = await self.store.run_load(claim.run_id)
+            drives.append(self.launch(runners[claim.runner], claim, loaded))
+        return drives
+
+    # From outside.
+
+    def _news(self) -> None:
+        """Another process committed something. Called in any thread."""
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self._on_news)
+
+    def _on_news(self) -> None:
+        self.changed.set()
+        if self.drives:
+            self.check_facts()
+
+    def check_facts(self) -> None:
+        """Look for answers and cancels of our runs soon; several requests at once are one look."""
+        if self._is_checking:
+            self._wants_check = True
+            return
+        self._is_checking = True
+        self.spawn(self._check_facts())
+
+    async def _check_facts(self) -> None:
+        try:
+            while True:
+                self._wants_check = False
+                await self.take_facts()
+                if not self._wants_check:
+                    return
+        except DurableStorageError as error:
+            log.warning("could not look for answers: %s", error)
+        finally:
+            self._is_checking = False
+
+    async def take_facts(self) -> None:
+        """Bring answers and cancels to the drives they are for."""
+        facts = await self.store.facts(self.worker_id)
+        by_run: dict[str, list[Any]] = {}
+        for row in sorted(facts.answers, key=lambda row: (row.answer_seq or 0, row.path, row.index)):
+            by_run.setdefault(row.run_id, []).append(row)
+        for run_id, answers in by_run.items():
+            if run_id in self.drives:
+                self.drives[run_id].answers_came(answers)
+        for run_id in facts.cancels:
+            if run_id in self.drives:
+                self.drives[run_id].cancel()
+
+    async def dead_workers(self) -> list[str]:
+        """Workers whose runs may be taken: proven dead, or silent for a whole lease of our own time."""
+        workers = await self.store.worker_list()
+        now_s = time.monotonic()
+        dead = []
+        for worker in workers:
+            if worker.worker_id == self.worker_id:
+                continue
+            proof = await self.store.worker_probe(worker)
+            if self._leases.is_dead(worker, proof, now_s):
+                dead.append(worker.worker_id)
+        self._leases.forget({worker.worker_id for worker in workers})
+        return dead
+
+    async def bury(self, worker_ids: list[str]) -> None:
+        """End dead workers' rows: their runs become pending, for whoever has the runner."""
+        for worker_id in worker_ids:
+            await self.store.worker_end(worker_id)
+
+    def _lease_lost(self, why: str) -> None:
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self._abandon_all, why)
+
+    def _abandon_all(self, why: str) -> None:
+        self.is_closing = True
+        self.changed.set()
+        for drive in list(self.drives.values()):
+            drive.abandon(why)
+
+    def spawn(self, coro: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """A task owned by this host, in an empty context: nothing of the caller's reaches the engine."""
+        task = self.loop.create_task(coro, context=Context())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def digest_of_input(input_data: str) -> str:
+    """What tells whether an id is asked for again with the same input."""
+    return codec.digest(input_data)
+
+
+new_run_id = ids.run_id

@@ -1,0 +1,91 @@
+"""This process as a worker: its row, its heartbeat thread, and what happens when the lease can no longer be renewed.
+
+Decides when this process has lost its own lease: well before a peer may take it (DESIGN "Ownership"). Heartbeats come from a thread
+of their own, so that a blocked loop does not stop them; an error of one beat does not end the next.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from perdure.core import ids
+from perdure.core.records import WorkerRow
+from perdure.store.base import Store
+
+log = logging.getLogger("perdure")
+
+_BEATS_PER_LEASE = 5
+_MAX_BEAT_S = 2.0
+
+
+def new_worker() -> WorkerRow:
+    """A row for this start of this process. The id is fresh per start: a restarted worker does not look like its old self."""
+    return WorkerRow(
+        worker_id=ids.run_id(),
+        host=socket.gethostname(),
+        boot_id=boot_id(),
+        pid=os.getpid(),
+        beat=0,
+        lock=None,
+        started_at=0.0,
+        ended_at=None,
+    )
+
+
+def boot_id() -> str:
+    """The kernel's id of this boot, or "" where there is none (then only the lease decides)."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+class Presence:
+    """The heartbeat of one worker."""
+
+    def __init__(self, store: Store, worker_id: str, lease_s: float, on_lost: Callable[[str], None]) -> None:
+        self._store = store
+        self._worker_id = worker_id
+        self._lease_s = lease_s
+        self._on_lost = on_lost
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="perdure-heartbeat", daemon=True)
+
+    @property
+    def beat_s(self) -> float:
+        """Seconds between two heartbeats: never more than a fifth of the lease."""
+        return min(self._lease_s / _BEATS_PER_LEASE, getattr(self._store, "beat_s", _MAX_BEAT_S))
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop beating; returns at once, the thread ends by itself."""
+        self._stopped.set()
+
+    def _beat(self) -> None:
+        last_s = time.monotonic()
+        while not self._stopped.wait(self.beat_s):
+            try:
+                is_ours = self._store.worker_beat(self._worker_id)
+            except Exception as error:
+                log.warning("a heartbeat failed: %s", error)
+            else:
+                if not is_ours:
+                    self._lost("its worker row was ended by a peer")
+                    return
+                last_s = time.monotonic()
+            if time.monotonic() - last_s > self._lease_s * 2 / 3:
+                self._lost("the lease could not be renewed")
+                return
+
+    def _lost(self, why: str) -> None:
+        if not self._stopped.is_set():
+            log.error("worker %s stops its runs: %s", self._worker_id, why)
+            self._on_lost(why)

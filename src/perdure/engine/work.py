@@ -1,0 +1,78 @@
+"""The worker loop: claims what is runnable, buries the dead, continues their runs. Decides only when to look again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+from perdure.engine.host import Host
+from perdure.engine.runner import Runner
+from perdure.errors import DurableStorageError
+
+log = logging.getLogger("perdure")
+
+_IDLE_S = 1.0
+_ERROR_S = 0.5
+
+
+class Work:
+    """One worker loop over some runners."""
+
+    def __init__(self, host: Host, runners: dict[str, Runner], concurrency: int | None) -> None:
+        self._host = host
+        self._runners = runners
+        self._most = concurrency or host.settings.max_concurrent_runs
+        self._is_stopping = False
+
+    def stop(self) -> None:
+        """Claim nothing more; `run` returns soon. Drives are the host's to end."""
+        self._is_stopping = True
+        self._host.changed.set()
+
+    async def run(self, *, until_idle: bool) -> None:
+        """Work until stopped; with `until_idle`, until nothing is runnable, running or due within the stay."""
+        host = self._host
+        while not self._is_stopping and not host.is_closing:
+            host.changed.clear()
+            try:
+                claimed = await self._claim()
+                wait_s = 0.0 if claimed else await self._next_look_s()
+            except DurableStorageError as error:
+                log.warning("the worker could not look for runs: %s", error)
+                claimed, wait_s = False, _ERROR_S
+            if until_idle and not claimed and await self._is_idle():
+                return
+            if wait_s > 0:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(host.changed.wait(), wait_s)
+
+    async def _claim(self) -> bool:
+        host = self._host
+        dead = await host.dead_workers()
+        if dead:
+            await host.bury(dead)
+        free = self._most - len(host.drives)
+        if free <= 0:
+            return False
+        return bool(await host.claim(self._runners, limit=free))
+
+    async def _next_look_s(self) -> float:
+        host = self._host
+        if len(host.drives) >= self._most:
+            return _IDLE_S
+        due_s = await host.store.run_due_in(list(self._runners))
+        has_peers = any(worker.worker_id != host.worker_id for worker in await host.store.worker_list())
+        wait_s = host.settings.poll_s if has_peers else _IDLE_S
+        return max(0.01, min(wait_s, due_s)) if due_s is not None else wait_s
+
+    async def _is_idle(self) -> bool:
+        """Nothing of ours is running, runnable, due soon, or held by a live peer that may still die with it."""
+        host = self._host
+        if any(not drive.is_paused for drive in host.drives.values()):
+            return False
+        due_s = await host.store.run_due_in(list(self._runners))
+        if due_s is not None and due_s < host.settings.stay_s:
+            return False
+        workers = await host.store.worker_list()
+        return not any(worker.run_count for worker in workers if worker.worker_id != host.worker_id)
