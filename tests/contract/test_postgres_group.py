@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +15,7 @@ from tests.support.sessions import Blocked, backend_pid, session, value
 from perdure.core.records import Record, RunChange
 from perdure.core.states import TERMINAL, Status
 from perdure.errors import DurableConflictError, InvalidInputError, RunLost
-from perdure.store.driver import StoreLost, settle
+from perdure.store.driver import StoreBusy, StoreLost, settle
 from perdure.store.postgres import PostgresDriver
 
 Connection = psycopg.Connection[Any]
@@ -245,32 +244,44 @@ def test_group_numbers_a_tree_from_its_root(driver: PostgresDriver, other: Conne
     assert [is_root for is_root, _ in rows] == [True, False, True, True, False, False, False]
 
 
-def test_group_in_opposite_order_does_not_deadlock(driver: PostgresDriver, postgres_dsn: str) -> None:
-    """Two processes whose groups span the same runs, given in opposite order, never wait for each other."""
-    runs = [started(driver) for _ in range(20)]
-    twins = [lane(run.run_id) for run in runs]
-    for twin in twins:
-        twin.enqueued = 1
-    second = PostgresDriver(postgres_dsn)
-    errors: list[BaseException] = []
+@pytest.mark.parametrize("depth", ["root", "below"])
+def test_group_locks_ascending(
+    driver: PostgresDriver, other: Connection, watcher: Connection, depth: str
+) -> None:
+    """In whichever order its batches come, a group that waits for its first run holds none behind it.
 
-    def write_many(driver: PostgresDriver, lanes: list[Any]) -> None:
-        try:
-            for _ in range(60):
-                driver.write([batch(one) for one in lanes])
-        except BaseException as error:
-            errors.append(error)
+    So two groups over the same runs cannot wait for each other.
+    """
+    roots = [started(driver, run_id=f"root-{n}") for n in range(5)]
+    runs = roots
+    if depth == "below":
+        runs = [started(driver, run_id=f"child-{n}", root_id=f"root-{n}") for n in range(5)]
+    group = [batch(run, 2) for run in reversed(runs)]
+    with other.transaction():
+        other.execute("SELECT FROM run WHERE id = 'root-0' FOR UPDATE")
+        writing = Blocked(lambda: driver.write(group), watcher, backend_pid(watcher, "driver"))
+        free = watcher.execute("SELECT id FROM run WHERE id <> 'root-0' FOR UPDATE SKIP LOCKED").fetchall()
+        assert len(free) == (4 if depth == "root" else 9)
+    writing.finish()
+    assert [one.refusal for one in group] == [None] * 5
 
-    threads = [
-        threading.Thread(target=write_many, args=(driver, runs)),
-        threading.Thread(target=write_many, args=(second, twins[::-1])),
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    second.close()
-    assert errors == []
+
+def test_group_that_is_a_deadlock_victim_is_stored_when_sent_again(
+    driver: PostgresDriver, other: Connection, watcher: Connection
+) -> None:
+    """Somebody locks in another order than ours: the server ends one of the two, and nothing is lost."""
+    first, second = started(driver, run_id="a"), started(driver, run_id="b")
+    group = [batch(first, 2), batch(second, 2)]
+    with other.transaction():
+        other.execute("SET LOCAL deadlock_timeout = '1h'")  # so that the driver is the one to find out
+        other.execute("SELECT FROM run WHERE id = 'b' FOR UPDATE")
+        writing = Blocked(lambda: driver.write(group), watcher, backend_pid(watcher, "driver"))
+        other.execute("SELECT FROM run WHERE id = 'a' FOR UPDATE")
+    with pytest.raises(StoreBusy):
+        writing.finish()
+    driver.write(group)
+    assert [one.refusal for one in group] == [None, None]
+    assert len(journal(other, "a")) == 3
 
 
 # --- answers that are lost ------------------------------------------------------------------------------
