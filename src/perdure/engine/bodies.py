@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.core import codec, recovery, retry
 from perdure.core.fold import Operation
-from perdure.core.records import OutcomeKind, Record, RecordType, Recovery
+from perdure.core.records import OutcomeKind, Recovery
 from perdure.engine.calls import Call, Outcome
 from perdure.engine.context import BodyScope, place
 from perdure.errors import DurableRecoveryError, InterruptSignal, PerdureError, RunLost, SerializationError
@@ -67,7 +67,7 @@ class Bodies:
             case recovery.Action.WAIT:
                 assert op is not None
                 call.attempt = op.attempt + 1
-                waited = self._drive.clock() - op.clock_s
+                waited = self._drive.recorder.clock() - op.clock_s
                 self._schedule(call, max(0.0, (op.wait_s or 0.0) - waited))
             case recovery.Action.PARK:
                 call.is_suspended = True
@@ -86,15 +86,15 @@ class Bodies:
         if policy == Recovery.SAFE and call.attempt == 1 and op is None:
             self._run(call)
             return
-        drive.begin(call)
-        n = drive.flush_later()
-        drive.after_commit(n, self._run, call)
+        drive.recorder.begin(call)
+        n = drive.recorder.next_entry()
+        drive.recorder.after_commit(n, self._run, call)
 
     def again(self, call: Call) -> None:
         """Run the body from its top under the same operation id: a question of it was answered."""
         call.is_suspended = False
         self._starting.add(call)
-        self._drive.after_commit(self._drive.flush_later(), self._run, call)
+        self._drive.recorder.after_commit(self._drive.recorder.next_entry(), self._run, call)
 
     def _run(self, call: Call) -> None:
         drive = self._drive
@@ -184,7 +184,7 @@ class Bodies:
         if self._drive.is_closed:
             if outcome is not None and outcome.kind is OutcomeKind.CANCELLED:
                 outcome = None  # stopped by us: in doubt, or to be repeated, as its policy says
-            self._drive.body_ended(call, outcome)
+            self._drive.ending.body_ended(call, outcome)
 
     def _failed(self, call: Call, error: BaseException, still: asyncio.Future[Any] | None = None) -> None:
         """An attempt failed: another one if the policy says so. `still` is a thread that has not ended yet."""
@@ -205,9 +205,9 @@ class Bodies:
         if delay_s is None:
             self._ended(call, Outcome(OutcomeKind.ERROR, codec.encode_error(error)))
             return
-        drive.record(attempt_failed(drive, call, error, delay_s))
+        drive.recorder.fail_attempt(call, error, delay_s)
         for op in recovery.trailing_errors(drive.journal, call.key):
-            drive.record(recovery.drop(op))
+            drive.recorder.record(recovery.drop(op))
         call.attempt += 1
         self._schedule(call, delay_s, still)
         drive.pump()
@@ -240,7 +240,7 @@ class Bodies:
             return
         drive.questions.suspend(call, scope)
         if drive.is_closed:
-            drive.body_ended(call, None)
+            drive.ending.body_ended(call, None)
         else:
             drive.pump()
 
@@ -260,19 +260,18 @@ class Bodies:
             if call.spec.is_async:
                 body.cancel()
 
+    def stop_safe(self) -> None:
+        """Cancel bodies that may be cut short without harm: the run ends and nobody wants their results."""
+        for call, body in list(self._running.items()):
+            if call.spec.is_async and self._policy(call) == Recovery.SAFE:
+                body.cancel()
+
     def drop_unstarted(self) -> None:
         """Forget what waits behind a barrier or for its next attempt: the run ends or goes elsewhere."""
         self._starting.clear()
         for handle in self._due.values():
             handle.cancel()
         self._due.clear()
-
-
-def attempt_failed(drive: Drive, call: Call, error: BaseException, delay_s: float) -> Record:
-    """The record of a failed attempt, with the delay until the next one."""
-    spec = call.spec
-    return Record(RecordType.ATTEMPT_FAILED, call.path, call.index, spec.kind, spec.name, call.digest, spec.recovery,
-                  call.attempt, OutcomeKind.ERROR, codec.encode_error(error), delay_s, drive.clock())  # fmt: skip
 
 
 def encode_value(call: Call, value: Any) -> Outcome:

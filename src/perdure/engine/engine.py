@@ -18,7 +18,8 @@ from perdure.core.records import InterruptRow, Loaded, NewRun, QuestionStatus, R
 from perdure.core.settings import EngineSettings
 from perdure.core.states import Status, is_terminal
 from perdure.engine.answers import choose_answers
-from perdure.engine.drive import Drive, DriveEnd
+from perdure.engine.drive import Drive
+from perdure.engine.ending import DriveEnd
 from perdure.engine.host import Host, digest_of_input, new_run_id
 from perdure.engine.runner import Runner
 from perdure.engine.streams import Event, stream
@@ -408,7 +409,7 @@ class Engine:
 async def _durable(drive: Drive) -> None:
     """Wait until the creation of a run is durable; raises what it was refused with."""
     done = drive.real_loop.create_future()
-    drive.after_commit(1, lambda: done.done() or done.set_result(None))
+    drive.recorder.after_commit(1, lambda: done.done() or done.set_result(None))
     await done
     if drive.lane.refused is not None:
         raise drive.lane.refused

@@ -12,8 +12,8 @@ import random
 from typing import Any
 
 from perdure.core import codec, recovery, retry
-from perdure.core.records import OutcomeKind, Record, RecordType
-from perdure.engine.bodies import attempt_failed, encode_value, launch
+from perdure.core.records import OutcomeKind
+from perdure.engine.bodies import encode_value, launch
 from perdure.engine.calls import Call, CallSpec, Outcome
 from perdure.engine.context import BodyScope, Line, place, signal_of
 from perdure.engine.drive import Drive
@@ -77,16 +77,16 @@ async def run(scope: BodyScope, call: Call, line: Line) -> Any:
 async def begin(drive: Drive, call: Call) -> None:
     """Record that it begins and wait until that, and all before it, is durable (law 2)."""
     drive.check_open()
-    drive.begin(call)
+    drive.recorder.begin(call)
     await committed(drive)
 
 
 async def committed(drive: Drive) -> None:
     """Flush, and wait in the real loop until it is durable; `RunLost` if the run is lost meanwhile."""
-    n = drive.flush()
+    n = drive.recorder.flush()
     if drive.lane.committed < n:
         done: asyncio.Future[None] = drive.real_loop.create_future()
-        drive.after_commit(n, _resolve, done)
+        drive.recorder.after_commit(n, _resolve, done)
         await done
     drive.check_open()
 
@@ -109,7 +109,7 @@ async def _attempt(scope: BodyScope, call: Call) -> Outcome | None:
             raise signal_of(next(iter(inner.open_slot.values())))
         outcome = encode_value(call, value)
     except InterruptSignal:
-        record_suspended(drive, call)
+        drive.recorder.suspend(call)
         raise
     except (RunLost, asyncio.CancelledError):
         raise
@@ -120,19 +120,11 @@ async def _attempt(scope: BodyScope, call: Call) -> Outcome | None:
     return settle(drive, call, outcome)
 
 
-def record_suspended(drive: Drive, call: Call) -> None:
-    """The question is stored with the outermost operation, when that has unwound."""
-    drive.record(
-        Record(RecordType.SUSPENDED, call.path, call.index, call.spec.kind, call.spec.name, call.digest,
-               call.spec.recovery, call.attempt, None, None, None, drive.clock())
-    )  # fmt: skip
-
-
 def settle(drive: Drive, call: Call, outcome: Outcome) -> Outcome:
     """Record an end; the journal's version is what the caller gets."""
     drive.check_open()
     outcome = drive.complete(call, outcome)
-    drive.flush()
+    drive.recorder.flush()
     return outcome
 
 
@@ -144,10 +136,10 @@ async def _failed(drive: Drive, call: Call, error: Exception) -> Outcome | None:
     if delay_s is None:
         return settle(drive, call, Outcome(OutcomeKind.ERROR, codec.encode_error(error)))
     drive.check_open()
-    drive.record(attempt_failed(drive, call, error, delay_s))
+    drive.recorder.fail_attempt(call, error, delay_s)
     for op in recovery.trailing_errors(drive.journal, call.key):
-        drive.record(recovery.drop(op))
-    drive.flush()
+        drive.recorder.record(recovery.drop(op))
+    drive.recorder.flush()
     await asyncio.sleep(delay_s)
     call.attempt += 1
     return None

@@ -14,9 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from perdure.core import keys
-
 from perdure.engine import inner
-from perdure.engine.bodies import attempt_failed, encode_value
+from perdure.engine.bodies import encode_value
 from perdure.engine.calls import Call, CallSpec, Outcome
 from perdure.engine.context import BodyScope, place
 from perdure.engine.drive import Drive
@@ -76,8 +75,8 @@ def run_blocking(scope: BodyScope, call: Call) -> Any:
         if call.path in drive.keys_running:
             raise IdempotencyError(f"{call.spec.name} is running with the same key in a task this call would block")
         drive.check_open()
-        drive.begin(call)
-        drive.store.wait_committed(drive.lane, drive.flush())
+        drive.recorder.begin(call)
+        drive.store.wait_committed(drive.lane, drive.recorder.flush())
         body = BodyScope(drive, call, scope)
         result = _run_here(call, body)
         outcome = _record(scope, call, body, result)
@@ -156,15 +155,15 @@ def _record(scope: BodyScope, call: Call, body: BodyScope, result: _Result) -> O
     """Record a value; an exception is passed on, and the key is free for another try under the same operation id."""
     drive, error = scope.drive, result.error
     if body.open_slot:
-        inner.record_suspended(drive, call)
+        drive.recorder.suspend(call)
         raise error if isinstance(error, InterruptSignal) else InterruptSignal("asked inside", {})
     if error is None:
         outcome = encode_value(call, result.value)
         return inner.settle(drive, call, outcome)
     if isinstance(error, Exception) and not isinstance(error, InterruptSignal | RunLost):
         drive.check_open()
-        drive.record(attempt_failed(drive, call, error, 0.0))
-        drive.flush()
+        drive.recorder.fail_attempt(call, error, 0.0)
+        drive.recorder.flush()
     raise error
 
 

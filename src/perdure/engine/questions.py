@@ -87,15 +87,11 @@ class Questions:
         drive = self._drive
         self._parked = {place: parked for place, parked in self._parked.items() if parked is not call}
         if (row.path, row.index) != (call.path, call.index):
-            drive.record(
-                Record(RecordType.DELIVERED, row.path, row.index, None, None, None, None, 0, None,
-                       codec.encode(row.interrupt_id), None, drive.clock())
+            drive.recorder.record(
+                Record(RecordType.DELIVERED, row.path, row.index, data=codec.encode(row.interrupt_id), clock_s=drive.recorder.clock())
             )  # fmt: skip
-        drive.record(
-            Record(RecordType.DELIVERED, call.path, call.index, call.spec.kind, call.spec.name, None, None, call.attempt,
-                   None, codec.encode(row.interrupt_id), None, drive.clock())
-        )  # fmt: skip
-        drive.mark_delivered(row.interrupt_id)
+        drive.recorder.deliver(call, row.interrupt_id)
+        drive.recorder.mark_delivered((row.interrupt_id,))
         drive.bodies.again(call)
 
     def park(self, call: Call) -> None:
@@ -122,12 +118,8 @@ class Questions:
     def suspend(self, call: Call, scope: BodyScope) -> None:
         """A body has asked and unwound: store that, and what it asked, with one entry."""
         drive = self._drive
-        drive.record(
-            Record(RecordType.SUSPENDED, call.path, call.index, call.spec.kind, call.spec.name, call.digest,
-                   call.spec.recovery, call.attempt, None, None, None, drive.clock())
-        )  # fmt: skip
+        drive.recorder.suspend(call, scope.asked)
         for question in scope.asked:
-            drive.ask(question)
             drive.journal.add_interrupt(_pending_row(drive.run_id, question))
         call.body = None
         if not drive.is_closed:
@@ -151,7 +143,7 @@ class Questions:
             raise drive.fault(
                 DurableRecoveryError(f"run {drive.run_id}: interrupt(key={key!r}) is asked twice", drive.operation_id(call.key))
             )
-        drive.register(call)
+        drive.calling.register(call)
         if drive.journal.operations.get(call.key) is None:
             self._register(call, reason, text, bind)
         else:
@@ -161,17 +153,13 @@ class Questions:
     def _register(self, call: Call, reason: str, context: str, bind: bool) -> None:
         drive = self._drive
         question = self._new_question(call, DIRECT_SLOT, reason, context, bind)
-        drive.record(
-            Record(RecordType.SUSPENDED, call.path, call.index, Kind.INTERRUPT, reason, call.digest, Recovery.SAFE, 1, None,
-                   None, None, drive.loop.now_s)
-        )  # fmt: skip
-        drive.ask(question)
+        drive.recorder.suspend(call, (question,))
         drive.journal.add_interrupt(_pending_row(drive.run_id, question))
 
     def _check_context(self, call: Call, text: str, bind: bool) -> None:
         row = self._drive.journal.interrupts.get((call.path, call.index), {}).get(DIRECT_SLOT)
         if row is not None and row.digest != codec.digest(text):
-            self._context_differs(call.path, call.index, row, bind)
+            self._context_differs(call, row, bind)
 
     # Asked inside a body.
 
@@ -206,7 +194,7 @@ class Questions:
                 )
             )
         if row.digest != codec.digest(text):
-            self._context_differs(scope.call.path, scope.call.index, row, bind)
+            self._context_differs(scope.call, row, bind)
         return row.answer
 
     def _new_question(self, call: Call, slot: str, reason: str, text: str, bind: bool) -> Question:
@@ -221,7 +209,7 @@ class Questions:
             bind=bind,
         )
 
-    def _context_differs(self, path: str, index: int, row: InterruptRow, bind: bool) -> None:
+    def _context_differs(self, call: Call, row: InterruptRow, bind: bool) -> None:
         drive = self._drive
         if bind or row.bind:
             raise drive.fault_from_body(
@@ -231,9 +219,7 @@ class Questions:
                     drive.operation_id(_key_of(row)),
                 )
             )
-        note = Record(RecordType.NOTE, path, index, Kind.INTERRUPT, "context_changed", None, None, 0, None,
-                      codec.encode(row.interrupt_id), None, drive.loop.now_s)  # fmt: skip
-        drive.record_from_body(note)
+        drive.note_from_body(call, "context_changed", codec.encode(row.interrupt_id))
 
 
 def _key_of(row: InterruptRow) -> str:

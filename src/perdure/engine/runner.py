@@ -9,13 +9,26 @@ from typing import Any, Protocol
 class Runner(Protocol):
     """Something with a name that can be driven against a journal."""
 
-    name: str
-    """Persisted: a run is continued by the runner of this name."""
-    kind: str
-    version: str | None
-    accepts: Sequence[str]
-    """Versions of runs that this code continues although its own differs."""
-    errors: Sequence[type[BaseException]]
+    @property
+    def name(self) -> str:
+        """Persisted: a run is continued by the runner of this name."""
+        ...
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def version(self) -> str | None: ...
+
+    @property
+    def accepts(self) -> Sequence[str]:
+        """Versions of runs that this code continues although its own differs."""
+        ...
+
+    @property
+    def errors(self) -> Sequence[type[BaseException]]:
+        """Exception classes to rebuild when a recorded failure is raised again."""
+        ...
 
     def enter(self, run_id: str) -> None:
         """Set context variables for the run's code; called once in its context."""

@@ -39,16 +39,16 @@ class Timers:
         scope = task.scope if task is not None else drive.loop.callback_scope  # type: ignore[attr-defined]
         call = Call(_TIMER, scope.path, scope.next_index())
         call.timer = handle
-        drive.register(call)
+        drive.calling.register(call)
         op = drive.journal.operations.get(call.key)
         handle.on_cancel = lambda: self._cancelled(call)
         if op is None:
-            drive.begin(call, delay_s)
+            drive.recorder.begin(call, delay_s)
             left_s = delay_s
         elif op.is_completed:
             return  # released in its recorded turn
         else:
-            left_s = (op.wait_s if op.wait_s is not None else delay_s) - (drive.clock() - op.clock_s)
+            left_s = (op.wait_s if op.wait_s is not None else delay_s) - (drive.recorder.clock() - op.clock_s)
         armed = drive.real_loop.call_later(max(0.0, left_s), self._due, call)
         self._armed[call] = (handle, armed)
 

@@ -35,7 +35,7 @@ def interrupt(
     if isinstance(scope, BodyScope):
         return _resume(drive.questions.ask_in_body(scope, reason, shown, key, bind))
     call, _ = drive.questions.ask_direct(scope, reason, shown, key, bind)
-    return _resume_value_of(drive.wait_frozen(call))
+    return _resume_value_of(drive.calling.wait_frozen(call))
 
 
 def _check(reason: object, context: object, key: object) -> None:

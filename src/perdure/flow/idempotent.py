@@ -64,8 +64,8 @@ class Idempotent:
         drive = scope.drive
         drive.check_open()
         call = Call(self._outer, scope.path, scope.next_index(), args, kwargs, shown, codec.digest(shown))
-        drive.register(call)
-        return drive.wait(call) if self.spec.is_async else drive.wait_exclusive(call)
+        drive.calling.register(call)
+        return drive.calling.wait(call) if self.spec.is_async else drive.calling.wait_exclusive(call)
 
     def _inner_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[BodyScope, Call]:
         scope = current()

@@ -36,9 +36,9 @@ def _recorded(spec: CallSpec, make: Callable[[], Any]) -> Any:
     drive = scope.drive
     drive.check_open()
     call = Call(spec, scope.path, scope.next_index())
-    drive.register(call)
+    drive.calling.register(call)
     drive.open.pop(call.key, None)
-    return drive.reveal(drive.completed_at_once(call, lambda: codec.encode(make())), spec)
+    return drive.calling.reveal(call, drive.calling.completed_at_once(call, lambda: codec.encode(make())))
 
 
 def now() -> datetime:
@@ -79,7 +79,7 @@ def patched(name: str) -> bool:
         return known
     is_new = drive.journal.highest_index.get(scope.path, -1) < scope.index
     call = Call(_spec(name, Kind.PATCH), "%" + name, 0)
-    drive.completed_at_once(call, lambda: codec.encode(is_new))
+    drive.calling.completed_at_once(call, lambda: codec.encode(is_new))
     return is_new
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.core import codec
 from perdure.core.records import Kind, OutcomeKind, Recovery
-from perdure.engine.calls import Call, CallSpec, Outcome, function_name, return_type, spec_of
+from perdure.engine.calls import Call, CallSpec, function_name, return_type, spec_of
 from perdure.engine.context import BodyScope, TaskScope, current
 from perdure.engine.drive import Drive
 from perdure.errors import ChainError, InvalidInputError, PerdureError, RunLost
@@ -108,7 +108,7 @@ class Workflow:
                 "of its own"
             )
         drive = scope.drive
-        call = drive.call(scope, self._spec, args, kwargs)
+        call = drive.calling.call(scope, self._spec, args, kwargs)
         return _nested(drive, call, self._function)
 
     # Runs.
@@ -242,22 +242,22 @@ async def _nested(drive: Drive, call: Call, function: Callable[..., Coroutine[An
     """One operation whose body is workflow code: it runs in the caller's task, numbered under the operation's key."""
     op = drive.journal.operations.get(call.key)
     if op is not None and op.is_completed and op.outcome != OutcomeKind.CANCELLED:
-        return await drive.wait_recorded(call)
+        return await drive.calling.wait_recorded(call)
     scope = drive.loop.current_scope()
     if op is None or op.attempt == 0:
-        drive.begin(call)
+        drive.recorder.begin(call)
     drive.loop.enter_scope(TaskScope(drive, call.key))
     try:
-        outcome = drive.outcome_of(call, await function(*call.args, **call.kwargs))
+        outcome = drive.calling.outcome_of(call, await function(*call.args, **call.kwargs))
     except (RunLost, GeneratorExit):
         raise
     except BaseException as error:
-        outcome = drive.error_outcome(call, error)
+        outcome = drive.calling.error_outcome(call, error)
         if outcome is None:
             raise
     finally:
         drive.loop.enter_scope(scope)
-    return await drive.wait_arrived(call, outcome)
+    return await drive.calling.wait_arrived(call, outcome)
 
 
 def workflow(

@@ -1,0 +1,190 @@
+"""Calls from workflow code: numbered when they are made, verified against the journal, waited for in their recorded turn.
+
+Decides what a call gets (its recorded outcome, a wait, an error) and what a cancelled wait means; the drive decides when.
+Used by `flow` and by other runners; every method here runs on the run's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from perdure.core import codec, recovery
+from perdure.core.records import OutcomeKind
+from perdure.engine.bodies import encode_value
+from perdure.engine.calls import Call, CallSpec, Outcome
+from perdure.engine.context import TaskScope
+from perdure.errors import DurableLimitError, DurableRecoveryError, SerializationError
+
+if TYPE_CHECKING:
+    from perdure.engine.drive import Drive
+
+E = TypeVar("E", bound=BaseException)
+
+
+def mark_cause(error: E, key: str) -> E:
+    """Remember on an exception which operation's recorded error it is: what a retry has to get past."""
+    error.perdure_operation = key  # type: ignore[attr-defined]
+    return error
+
+
+class Calling:
+    """The calls of one drive."""
+
+    def __init__(self, drive: Drive) -> None:
+        self._drive = drive
+        self._count = len(drive.journal.operations)
+
+    def call(self, scope: TaskScope, spec: CallSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """Number a call now; its body starts when it is awaited and everything before it is released."""
+        self._drive.check_open()
+        index = scope.next_index()
+        text = self._bounded(spec, spec.arguments(args, kwargs))
+        call = Call(spec, scope.path, index, args, kwargs, text, codec.digest(text))
+        self.register(call)
+        return call
+
+    def register(self, call: Call) -> None:
+        """Verify a call against the journal and remember it."""
+        if call.key not in self._drive.journal.operations:
+            self._count_operation()
+        self.verify(call)
+        self._drive.calls[call.key] = call
+        self._drive.open[call.key] = call
+
+    def verify(self, call: Call) -> None:
+        """Raise and stop the run if the journal has another operation in this call's place."""
+        op = self._drive.journal.operations.get(call.key)
+        if op is None:
+            return
+        why = recovery.mismatch(op, call.spec.kind, call.spec.name, call.digest, call.shown_arguments)
+        if why is not None:
+            raise self._drive.fault(DurableRecoveryError(f"run {self._drive.run_id}: {why}", self._drive.operation_id(call.key)))
+
+    async def wait(self, call: Call) -> Any:
+        """Wait for a call's outcome, in its recorded turn. A cancelled wait gives the call up."""
+        self._drive.check_open()
+        future = call.future = self._drive.loop.create_future()
+        if not call.context:
+            call.context = contextvars.copy_context()
+        self._drive.to_start.append(call)
+        try:
+            outcome: Outcome = await future
+        except asyncio.CancelledError:
+            self._drive.check_open_or_cancelled()
+            self._give_up(call)
+            raise
+        return self.reveal(call, outcome)
+
+    async def wait_recorded(self, call: Call) -> Any:
+        """Wait for the turn of an outcome that is recorded already; nothing starts."""
+        self._drive.check_open()
+        future = call.future = self._drive.loop.create_future()
+        try:
+            outcome: Outcome = await future
+        except asyncio.CancelledError:
+            self._drive.check_open_or_cancelled()
+            self._give_up(call)
+            raise
+        return self.reveal(call, outcome)
+
+    async def wait_arrived(self, call: Call, outcome: Outcome) -> Any:
+        """A completion that workflow code itself brought about (a nested workflow's): it takes its turn like any other."""
+        self._drive.check_open()
+        if outcome.kind is OutcomeKind.CANCELLED:
+            self._give_up(call)
+            raise asyncio.CancelledError
+        self._drive.arrived.append((call, outcome, ()))
+        return await self.wait_recorded(call)
+
+    def outcome_of(self, call: Call, value: Any) -> Outcome:
+        """A value as it is recorded."""
+        return encode_value(call, value)
+
+    def error_outcome(self, call: Call, error: BaseException) -> Outcome | None:
+        """An error as it is recorded; None for what is not an outcome (this drive ends, or the process does)."""
+        if self._drive.is_void:
+            return None
+        if isinstance(error, asyncio.CancelledError):
+            return Outcome(OutcomeKind.CANCELLED, None)
+        if isinstance(error, Exception):
+            return Outcome(OutcomeKind.ERROR, codec.encode_error(error))
+        return None
+
+    def wait_exclusive(self, call: Call) -> Any:
+        """A synchronous call: its body runs in a thread, the calling task is frozen and nothing else of the workflow moves."""
+        drive = self._drive
+        drive.check_open()
+        op = drive.journal.operations.get(call.key)
+        if op is not None and op.is_completed:
+            outcome = drive.release_now(call)
+            if outcome is None:
+                raise drive.fault(
+                    DurableRecoveryError(
+                        f"run {drive.run_id}: {op.name!r} at {call.key} is not called at its recorded place",
+                        drive.operation_id(call.key),
+                    )
+                )
+            return self.reveal(call, outcome)
+        call.context = contextvars.copy_context()
+        drive.hold_for(call)
+        return self.wait_frozen(call)
+
+    def wait_frozen(self, call: Call) -> Any:
+        """The same for synchronous code: the calling task is frozen meanwhile, the others go on."""
+        self._drive.check_open()
+
+        def keep(frozen: Any) -> None:
+            call.frozen = frozen
+
+        return self.reveal(call, self._drive.loop.freeze(keep))
+
+    def reveal(self, call: Call, outcome: Any) -> Any:
+        """An outcome's value or error. A record that no longer fits the declared type stops the run."""
+        try:
+            return outcome.reveal(call.spec)
+        except SerializationError as error:
+            if outcome.kind is OutcomeKind.VALUE:
+                raise self._drive.fault(
+                    DurableRecoveryError(
+                        f"run {self._drive.run_id}: the result of {call.spec.name!r} does not fit: {error}",
+                        self._drive.operation_id(call.key),
+                    )
+                ) from None
+            raise mark_cause(error, call.key)
+        except Exception as error:
+            raise mark_cause(error, call.key)
+
+    def completed_at_once(self, call: Call, make: Callable[[], str]) -> Outcome:
+        """A call that is recorded and returns without waiting (`now()`, `patched()`)."""
+        op = self._drive.journal.operations.get(call.key)
+        if op is not None and op.is_completed:
+            return Outcome(OutcomeKind(op.outcome or OutcomeKind.VALUE), op.data)
+        return self._drive.complete(call, Outcome(OutcomeKind.VALUE, make()))
+
+    def _count_operation(self) -> None:
+        self._count += 1
+        most = self._drive.settings.limits.max_operations
+        if self._count > most:
+            raise DurableLimitError(f"run {self._drive.run_id} has more than {most} operations (limits.max_operations)")
+
+    def _give_up(self, call: Call) -> None:
+        """The code cancelled this call: it is recorded as cancelled before the code goes on."""
+        if call.is_settled or call.is_given_up:
+            return
+        call.is_given_up = True
+        self._drive.open.pop(call.key, None)
+        op = self._drive.journal.operations.get(call.key)
+        if op is None or not op.is_completed:
+            self._drive.complete(call, Outcome(OutcomeKind.CANCELLED, None))
+        self._drive.bodies.stop(call)
+
+    def _bounded(self, spec: CallSpec, text: str) -> str:
+        most = self._drive.settings.limits.max_payload_bytes
+        if len(text) > most:
+            raise DurableLimitError(
+                f"the arguments of {spec.name!r} have {len(text)} bytes, more than limits.max_payload_bytes ({most})"
+            )
+        return text

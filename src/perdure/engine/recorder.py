@@ -1,0 +1,178 @@
+"""Writes one run's journal: collects the records of a pump into one entry, and knows what is durable.
+
+Decides what a record says; the drive decides when. What is recorded is at once part of the journal in memory, so that the code goes
+on with it; what must be durable first waits here, behind a barrier.
+"""
+
+from __future__ import annotations
+
+import collections
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from perdure.core import codec
+from perdure.core.fold import Journal
+from perdure.core.records import OutcomeKind, Question, Record, RecordType, RunChange, StoredRecord
+from perdure.core.settings import Limits
+from perdure.engine.calls import Call, Outcome
+from perdure.errors import DurableLimitError
+from perdure.store.base import Entry, JournalStore, Lane
+
+
+class Recorder:
+    """The writing end of one drive. `loop_s` is the run's logical time, recorded with completions."""
+
+    def __init__(
+        self,
+        lane: Lane,
+        journal: Journal,
+        store: JournalStore,
+        limits: Limits,
+        *,
+        age_s: float,
+        is_inline: bool,
+    ) -> None:
+        self.lane = lane
+        self.journal = journal
+        self.is_muted = False
+        """Nothing is recorded: the code has been found to differ from the journal, what it does is void."""
+        self._store = store
+        self._is_inline = is_inline
+        self._limits = limits
+        self._clock_base = journal.clock_s + age_s - time.monotonic()
+        self._records: list[Record] = []
+        self._questions: list[Question] = []
+        self._delivered: list[str] = []
+        self._barriers: collections.deque[tuple[int, Callable[..., None], tuple[Any, ...]]] = collections.deque()
+
+    def clock(self) -> float:
+        """Seconds of run time, as recorded; it goes on over restarts."""
+        return self._clock_base + time.monotonic()
+
+    # What is recorded.
+
+    def record(self, record: Record) -> None:
+        """Take a fact into the journal and into the next entry."""
+        if self.is_muted:
+            return
+        journal = self.journal
+        journal.apply(StoredRecord(self.lane.run_id, journal.last_seq + 1, *record, 0.0))
+        self._records.append(record)
+
+    def begin(self, call: Call, wait_s: float | None = None) -> None:
+        """An operation (or its next attempt) begins; of a timer, `wait_s` is its delay."""
+        self._record_call(RecordType.STARTED, call, None, call.shown_arguments, self.clock(), wait_s)
+
+    def complete(self, call: Call, outcome: Outcome, loop_s: float) -> Outcome:
+        """An operation has ended; returns what the code is to see (a result too large is an error)."""
+        outcome = self._bounded(call, outcome)
+        self._record_call(RecordType.COMPLETED, call, outcome.kind, outcome.data, loop_s, None)
+        return outcome
+
+    def suspend(self, call: Call, questions: Sequence[Question] = ()) -> None:
+        """An operation has asked; its questions go into the same entry."""
+        self._record_call(RecordType.SUSPENDED, call, None, None, self.clock(), None)
+        self._questions.extend(questions)
+
+    def deliver(self, call: Call, interrupt_id: str) -> None:
+        """An answer enters a suspended operation."""
+        self._record_call(RecordType.DELIVERED, call, None, codec.encode(interrupt_id), self.clock(), None)
+
+    def mark_delivered(self, interrupt_ids: Sequence[str]) -> None:
+        """These answers have entered the run with the next entry."""
+        self._delivered.extend(interrupt_ids)
+
+    def fail_attempt(self, call: Call, error: BaseException, delay_s: float) -> None:
+        """An attempt has failed; the next one is due `delay_s` later."""
+        self._record_call(
+            RecordType.ATTEMPT_FAILED, call, OutcomeKind.ERROR, codec.encode_error(error), self.clock(), delay_s
+        )
+
+    def note(self, call: Call, what: str, outcome: str | None, data: str | None) -> None:
+        """Something for people, ignored by replay."""
+        self.record(
+            Record(RecordType.NOTE, call.path, call.index, call.spec.kind, what, None, None, 0, outcome, data, None, self.clock())
+        )  # fmt: skip
+
+    def status(self, status: str, data: str | None, cause: str | None = None) -> None:
+        """The run's new status; `cause` is the key of the operation whose error failed it."""
+        self.record(Record(RecordType.STATUS, outcome=status, data=data, name=cause, clock_s=self.clock()))
+
+    def _record_call(
+        self, type: RecordType, call: Call, outcome: str | None, data: str | None, clock_s: float, wait_s: float | None
+    ) -> None:
+        spec = call.spec
+        self.record(
+            Record(
+                type,
+                call.path,
+                call.index,
+                spec.kind,
+                spec.name,
+                call.digest,
+                spec.recovery,
+                call.attempt,
+                outcome,
+                data,
+                wait_s,
+                clock_s,
+            )
+        )
+
+    def _bounded(self, call: Call, outcome: Outcome) -> Outcome:
+        most = self._limits.max_payload_bytes
+        if outcome.data is None or len(outcome.data) <= most:
+            return outcome
+        error = DurableLimitError(
+            f"the result of {call.spec.name!r} has {len(outcome.data)} bytes, more than limits.max_payload_bytes ({most})"
+        )
+        return Outcome(OutcomeKind.ERROR, codec.encode_error(error))
+
+    # When it is durable.
+
+    def flush(self, change: RunChange | None = None) -> int:
+        """Hand over what was recorded since the last flush, as one entry; returns the entry number everything is under."""
+        if self._records or change is not None or self._questions or self._delivered:
+            entry = Entry(
+                lane=self.lane,
+                records=self._records,
+                change=change,
+                questions=self._questions,
+                delivered=self._delivered,
+            )
+            self._records, self._questions, self._delivered = [], [], []
+            self._store.append(entry)
+            if self._is_inline:
+                self._store.flush_inline()
+        return self.lane.enqueued
+
+    def next_entry(self) -> int:
+        """The number of the entry that what was recorded so far will be under once it is flushed."""
+        has_more = self._records or self._questions or self._delivered
+        return self.lane.enqueued + 1 if has_more else self.lane.enqueued
+
+    def after_commit(self, n: int, action: Callable[..., None], *args: Any) -> None:
+        """Run `action` once entry `n` is durable (at once if it is)."""
+        if self.lane.committed >= n:
+            action(*args)
+        else:
+            self._barriers.append((n, action, args))
+
+    @property
+    def has_barriers(self) -> bool:
+        """Whether something waits for a commit."""
+        return bool(self._barriers)
+
+    def committed(self) -> None:
+        """Entries have become durable: what waited for them goes on."""
+        committed = self.lane.committed
+        while self._barriers and self._barriers[0][0] <= committed:
+            _, action, args = self._barriers.popleft()
+            action(*args)
+
+    def give_up(self) -> None:
+        """The lane was refused: whoever waits goes on and finds the run lost."""
+        while self._barriers:
+            _, action, args = self._barriers.popleft()
+            action(*args)
