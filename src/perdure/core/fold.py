@@ -6,7 +6,7 @@ while the run lives, for every record the engine enqueues, so that both see the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -243,7 +243,7 @@ def _repeat(journal: Journal, record: StoredRecord) -> None:
         op.is_repeat = True
 
 
-_HANDLERS = {
+_HANDLERS: dict[str, Callable[[Journal, StoredRecord], None]] = {
     RecordType.SUBMITTED: _submitted,
     RecordType.STATUS: _status,
     RecordType.STARTED: _started,

@@ -72,7 +72,7 @@ class Record(NamedTuple):
 
     type: str
     path: str = ""
-    index: int = 0
+    index: int = 0  # pyright: ignore[reportIncompatibleMethodOverride]  # a tuple's own `index` is not used
     kind: str | None = None
     name: str | None = None
     digest: str | None = None
@@ -91,7 +91,7 @@ class StoredRecord(NamedTuple):
     seq: int
     type: str
     path: str
-    index: int
+    index: int  # pyright: ignore[reportIncompatibleMethodOverride]  # as above
     kind: str | None
     name: str | None
     digest: str | None

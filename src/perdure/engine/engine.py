@@ -135,7 +135,7 @@ class Engine:
                 end = await drive.watch()
                 if end is None:
                     return await self._paused(run_id)
-                if end.status in (Status.COMPLETED, Status.FAILED):
+                if end.status is Status.COMPLETED or end.status is Status.FAILED:
                     return _result(runner, run_id, end.status, end.data)
                 if end.status is Status.NEEDS_ATTENTION and end.error is not None:
                     raise end.error
@@ -408,9 +408,9 @@ class Engine:
 
 async def _durable(drive: Drive) -> None:
     """Wait until the creation of a run is durable; raises what it was refused with."""
-    done = drive.real_loop.create_future()
-    drive.recorder.after_commit(1, lambda: done.done() or done.set_result(None))
-    await done
+    done = asyncio.Event()
+    drive.recorder.after_commit(1, done.set)
+    await done.wait()
     if drive.lane.refused is not None:
         raise drive.lane.refused
 

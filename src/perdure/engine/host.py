@@ -43,7 +43,7 @@ class Host:
         self.changed = asyncio.Event()
         """Set when something may have come from outside, or a drive has ended."""
         self.is_closing = False
-        self._leases = LeaseWatch(settings.lease_s, getattr(store, "missed_s", 0.0))
+        self._leases = LeaseWatch(settings.lease_s, store.missed_s)
         self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="perdure-step")
         self._presence: Presence | None = None
         self._unsubscribe: Callable[[], None] | None = None
@@ -53,7 +53,7 @@ class Host:
 
     async def open(self) -> None:
         """Register as a worker and begin to listen."""
-        worker = await self.store.worker_register(new_worker())
+        worker = await self.store.worker_register(await asyncio.to_thread(new_worker))
         self.worker_id = worker.worker_id
         self._presence = Presence(self.store, self.worker_id, self.settings.lease_s, self._lease_lost)
         self._presence.start()

@@ -8,27 +8,25 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from perdure.core import ids
 from perdure.core.records import WorkerRow
 from perdure.store.base import Store
+from perdure.store.driver import boot_id, host_name
 
 log = logging.getLogger("perdure")
 
 _BEATS_PER_LEASE = 5
-_MAX_BEAT_S = 2.0
 
 
 def new_worker() -> WorkerRow:
-    """A row for this start of this process. The id is fresh per start: a restarted worker does not look like its old self."""
+    """A row for this start of this process; reads a file, so not on a loop. The id is fresh per start: a restarted worker does not look like its old self."""
     return WorkerRow(
         worker_id=ids.run_id(),
-        host=socket.gethostname(),
+        host=host_name(),
         boot_id=boot_id(),
         pid=os.getpid(),
         beat=0,
@@ -36,14 +34,6 @@ def new_worker() -> WorkerRow:
         started_at=0.0,
         ended_at=None,
     )
-
-
-def boot_id() -> str:
-    """The kernel's id of this boot, or "" where there is none (then only the lease decides)."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
 
 
 class Presence:
@@ -60,7 +50,7 @@ class Presence:
     @property
     def beat_s(self) -> float:
         """Seconds between two heartbeats: never more than a fifth of the lease."""
-        return min(self._lease_s / _BEATS_PER_LEASE, getattr(self._store, "beat_s", _MAX_BEAT_S))
+        return min(self._lease_s / _BEATS_PER_LEASE, self._store.beat_s)
 
     def start(self) -> None:
         self._thread.start()

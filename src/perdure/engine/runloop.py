@@ -144,8 +144,8 @@ class RunLoop(asyncio.AbstractEventLoop):
         while True:
             while ready:
                 handle = ready.popleft()
-                if not handle._cancelled:  # type: ignore[attr-defined]
-                    handle._run()  # type: ignore[attr-defined]
+                if not handle._cancelled:
+                    handle._run()
                 if self._stack is not me:
                     return  # this stack was frozen meanwhile, another one does the work now
             assert me.parent is not None
@@ -191,7 +191,7 @@ class RunLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.Task[Any]:
         parent = asyncio.current_task(self)
         scope: TaskScope = parent.scope.child() if parent is not None else self.callback_scope.child()  # type: ignore[attr-defined]
-        task = RunTask(coro, loop=self, name=name, context=context)  # type: ignore[arg-type]
+        task = RunTask(coro, loop=self, name=name, context=context)
         task.scope = scope
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
@@ -246,4 +246,3 @@ for _name in (
     " remove_signal_handler run_until_complete run_forever stop close set_task_factory"
 ).split():
     setattr(RunLoop, _name, _forbidden(_name))
-RunLoop.__abstractmethods__ = frozenset()

@@ -222,6 +222,10 @@ class Store(JournalStore, RunStore, EventStore, WorkerStore, Protocol):
 
     url: str
     kind: str
+    beat_s: float
+    """At most this long between two heartbeats of a worker."""
+    missed_s: float
+    """How long a heartbeat must be missing before a proof of death is believed (a lost connection looks like one)."""
 
     async def close(self) -> None:
         """Flush the queue, stop the writer, close connections, release locks. Idempotent."""

@@ -23,6 +23,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -113,6 +114,10 @@ class Driver(Protocol):
     kind: str
     """`sqlite` or `postgres`: also the name of the directories with its SQL."""
     can_inline: bool
+    beat_s: float
+    """At most this long between two heartbeats."""
+    missed_s: float
+    """How long a counter must stand still before `worker_probe`'s `dead` is believed."""
     """Whether `write` in the caller's thread is cheap and never waits for a lock when `is_inline`."""
 
     def setup(self) -> None:
@@ -124,9 +129,11 @@ class Driver(Protocol):
         """Commit a group in one transaction and fill in the batches' replies.
 
         Locks all roots ascending, then all runs ascending. A batch is written only if the run's (fence,
-        worker_id) are its lane's and `entry_n < first_n`; then `entry_n = last_n`. A batch found stored
-        already (same fence, `entry_n >= last_n`: the group is sent again after an ambiguous commit) is left
-        alone and counts as written. Everybody else is refused. Sequence numbers come from the root's row.
+        worker_id) are its lane's and `entry_n < first_n`; then `entry_n = last_n`. A batch in
+        doubt (its commit was tried before and ended in an ambiguous `StoreLost` or an interrupt) that is
+        found stored (same fence, `entry_n >= last_n`) is left alone and counts as written. Everybody else is
+        refused. Only doubt allows that: two lanes may claim to have created the same run. Sequence numbers
+        come from the root's row.
         `delivered` before `change`; `settle` decides the status.
 
         Raises (nothing stored, no reply valid): `StoreBusy`; `StoreLost`; `DurableConflictError`,
@@ -191,8 +198,12 @@ def host_name() -> str:
     return socket.gethostname()
 
 
+@cache
 def boot_id() -> str:
-    """Identifies this boot of this machine, for `WorkerRow.boot_id`; empty if the system does not tell."""
+    """Identifies this boot of this machine, for `WorkerRow.boot_id`; empty if the system does not tell.
+
+    Reads a file the first time: not for event loops.
+    """
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:

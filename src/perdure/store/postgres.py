@@ -47,6 +47,8 @@ class PostgresDriver:
 
     kind = "postgres"
     can_inline = False
+    beat_s = 0.25
+    missed_s = 0.6
 
     def __init__(self, url: str) -> None:
         self._psycopg = load_psycopg()
@@ -252,7 +254,7 @@ class PostgresDriver:
             return  # a forked child shares the sockets: a farewell on them would end the parent's sessions
         self._is_closed = True
         for listener in list(self._listeners):
-            listener.stop()
+            listener.stop_and_wait()
         for worker_id in list(self._presences):
             self.worker_unlock(worker_id)
         with self._guard:

@@ -65,18 +65,19 @@ def simple(connection: psycopg.Connection[Any], sql: str) -> str | None:
 
     The wait is one libpq call outside the GIL.
     """
-    result = checked(connection, connection.pgconn.exec_(sql.encode()))
+    result = checked(connection.pgconn.exec_(sql.encode()))
     value = result.get_value(0, 0) if result.ntuples else None
     return None if value is None else value.decode()
 
 
-def checked(connection: psycopg.Connection[Any], result: Any) -> Any:
+def checked(result: Any) -> Any:
     """The result of a libpq call if it is one, else the `psycopg.Error` it stands for is raised."""
     psycopg = load_psycopg()
     if result.status in (psycopg.pq.ExecStatus.TUPLES_OK, psycopg.pq.ExecStatus.COMMAND_OK):
         return result
     error = psycopg.errors.error_from_result(result, encoding="utf-8")
-    if error.sqlstate is None and connection.pgconn.status == psycopg.pq.ConnStatus.BAD:
-        # libpq's own words for a broken connection have no SQLSTATE.
+    if error.sqlstate is None:
+        # Whatever the server says has a SQLSTATE, so these are libpq's own words: the connection broke. Its
+        # state is no witness: it is still called good when the server went away between two statements.
         raise psycopg.OperationalError(str(error))
     raise error

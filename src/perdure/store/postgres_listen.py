@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import psycopg
 
 POLL_S = 1.0
+_RECONNECT_S = 0.1
 
 
 class Listener(threading.Thread):
@@ -47,12 +48,17 @@ class Listener(threading.Thread):
         self._poll_s = poll_s
         self._is_stopped = False
         self._wake, self._waker = socket.socketpair()
+        self._waker.setblocking(False)
 
     def stop(self) -> None:
-        """End the thread and wait for it, unless the callback itself is the caller. Idempotent."""
+        """Tell the thread to end; it calls nobody any more. Returns at once, so that a loop may call it."""
         self._is_stopped = True
         with contextlib.suppress(OSError):
             self._waker.send(b"x")
+
+    def stop_and_wait(self) -> None:
+        """The same, and wait for it, unless the callback itself is the caller. Idempotent."""
+        self.stop()
         if self.is_alive() and threading.current_thread() is not self:
             self.join()
 
@@ -79,7 +85,7 @@ class Listener(threading.Thread):
                 while not self._is_stopped:
                     self._wait(connection)
         except psycopg.Error:
-            self._pause(self._poll_s / 10)
+            self._pause(_RECONNECT_S)
 
     def _connect(self) -> psycopg.Connection[Any] | None:
         if self._info is None:

@@ -85,7 +85,11 @@ class Presence:
         if self._info is None:
             self._name = _NO_LOCK
         else:
-            self._name = self._lock(self._connection)
+            try:
+                self._name = self._lock(self._connection)
+            except BaseException:
+                self._drop()
+                raise
         return self._name
 
     def _lock(self, connection: psycopg.Connection[Any]) -> str:

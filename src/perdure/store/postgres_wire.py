@@ -55,18 +55,18 @@ class Wire:
 
     def execute(self, statement: Statement, params: Sequence[Any]) -> list[tuple[bytes | None, ...]]:
         """Send, wait, and return the rows as text. Raises `psycopg.Error`."""
-        return _rows(checked(self._connection, self._send(statement, params)))
+        return _rows(checked(self._send(statement, params)))
 
     def command(self, statement: Statement, params: Sequence[Any]) -> int:
         """As `execute`, for statements without rows. Returns how many rows were written."""
-        return checked(self._connection, self._send(statement, params)).command_tuples or 0
+        return checked(self._send(statement, params)).command_tuples or 0
 
     def _send(self, statement: Statement, params: Sequence[Any]) -> Any:
         raw = self._connection.pgconn
         if not self._is_preparing:
             return raw.exec_params(statement.sql, params, param_formats=statement.formats)
         if statement.key not in self._prepared:
-            checked(self._connection, raw.prepare(statement.key, statement.sql))
+            checked(raw.prepare(statement.key, statement.sql))
             self._prepared.add(statement.key)
         return raw.exec_prepared(statement.key, params, statement.formats)
 

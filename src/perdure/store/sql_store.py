@@ -47,6 +47,8 @@ class SqlStore:
     def __init__(self, driver: Driver) -> None:
         self.url = driver.url
         self.kind = driver.kind
+        self.beat_s = driver.beat_s
+        self.missed_s = driver.missed_s
         self._driver = driver
         try:
             driver.setup()

@@ -32,6 +32,7 @@ from perdure.errors import (
     SerializationError,
 )
 from perdure.store import filesystem, migrate, queries, rows
+from perdure.store.base import Lane
 from perdure.store.driver import Batch, Params, StoreBusy, T, may_settle, settle, settled_records
 from perdure.store.presence import Presence
 
@@ -51,8 +52,10 @@ _INSERT = {
 }
 _ADVANCE = """
 UPDATE run SET seq = seq + ?, entry_n = ?, updated_at = ?
-WHERE id = ? AND fence = ? AND worker_id = ? AND entry_n < ? RETURNING seq, status, cancel_requested
+WHERE id = ? AND fence = ? AND worker_id = ? AND entry_n < ? {also} RETURNING seq, status, cancel_requested
 """
+_COUNT = _ADVANCE.format(also="")
+_COUNT_AND_CHANGE = _ADVANCE.format(also="AND status NOT IN ('completed', 'failed', 'cancelled')")
 _BUSY_CODES = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_SCHEMA}
 
 _leaked: list[Any] = []
@@ -101,6 +104,8 @@ class SqliteDriver:
 
     kind = "sqlite"
     can_inline = True
+    beat_s = 1.0
+    missed_s = 0.0
 
     def __init__(self, path: str, *, url: str, is_network_allowed: bool = False) -> None:
         self.url = url
@@ -110,6 +115,7 @@ class SqliteDriver:
         self._presence = Presence(self._path)
         self._writer: sqlite3.Connection | None = None
         self._timeout_ms = _BUSY_MS
+        self._doubtful: set[Lane] = set()
         self._beater: sqlite3.Connection | None = None
         self._beat_lock = threading.Lock()
         self._readers: list[sqlite3.Connection] = []
@@ -134,7 +140,7 @@ class SqliteDriver:
         if kind is not None and not self._is_network_allowed:
             raise DurableStorageError(
                 f"{self._path} is on a network file system ({kind}), where SQLite loses data; put it on a "
-                f"local disk, use Postgres, or, if one machine alone opens it, add ?allow_network_fs=1 to the URL"
+                f"local disk or use Postgres (or, if one machine alone opens it: ?allow_network_fs=1)"
             )
 
     def _create_file(self) -> None:
@@ -193,14 +199,22 @@ class SqliteDriver:
     # --- writing ----------------------------------------------------------------------------------------
 
     def write(self, batches: Sequence[Batch], *, is_inline: bool = False) -> None:
-        with self._writing(0 if is_inline else _BUSY_MS) as connection:
-            now = time.time()
-            pending: list[rows.Row] = []
-            # Root first and ascending is for databases that lock rows; here the order only keeps runs created
-            # in this group before those below them.
-            for batch in batches:
-                _write_batch(connection, batch, now, pending)
-            _insert(connection, pending)
+        doubtful = self._doubtful
+        try:
+            with self._writing(0 if is_inline else _BUSY_MS) as connection:
+                now = time.time()
+                pending: list[rows.Row] = []
+                for batch in batches:
+                    _write_batch(connection, batch, now, pending, doubtful)
+                _insert(connection, pending)
+        except Exception:
+            raise
+        except BaseException:
+            # Ctrl-C in a caller's thread may come right behind COMMIT.
+            doubtful.update(batch.lane for batch in batches)
+            raise
+        if doubtful:
+            doubtful.difference_update(batch.lane for batch in batches)
 
     def transact(self, work: Callable[[SqliteSession], T]) -> T:
         with self._writing(_BUSY_MS) as connection:
@@ -360,10 +374,13 @@ class _Watcher(threading.Thread):
             connection.close()
 
 
-def _write_batch(connection: sqlite3.Connection, batch: Batch, now: float, pending: list[rows.Row]) -> None:
+def _write_batch(
+    connection: sqlite3.Connection, batch: Batch, now: float, pending: list[rows.Row], doubtful: set[Lane]
+) -> None:
     lane = batch.lane
     state = _create(connection, batch, now) if batch.create else _advance(connection, batch, now)
     if state is None:
+        _explain(connection, batch, is_doubtful=lane in doubtful)
         return
     last_seq, old_status, is_cancel_requested = state
     if batch.questions or batch.delivered or batch.change is not None:
@@ -385,10 +402,8 @@ def _advance(connection: sqlite3.Connection, batch: Batch, now: float) -> tuple[
         lane.worker_id,
         batch.first_n,
     )
-    state = connection.execute(_ADVANCE, values).fetchone()
-    if state is None:
-        _explain(connection, batch)
-    elif not is_root:
+    state = connection.execute(_COUNT if batch.change is None else _COUNT_AND_CHANGE, values).fetchone()
+    if state is not None and not is_root:
         session = SqliteSession(connection, now)
         state = (_take_from_root(session, lane.root_id, lane.run_id, count), *state[1:])
     return state
@@ -407,7 +422,6 @@ def _create(connection: sqlite3.Connection, batch: Batch, now: float) -> tuple[i
     assert new is not None
     session = SqliteSession(connection, now)
     if session.one("run_get", {"id": new.run_id}) is not None:
-        _explain(connection, batch)
         return None
     count = len(batch.records)
     is_root = new.root_id == new.run_id
@@ -426,8 +440,8 @@ def _create(connection: sqlite3.Connection, batch: Batch, now: float) -> tuple[i
     return last_seq, Status.RUNNING, 0
 
 
-def _explain(connection: sqlite3.Connection, batch: Batch) -> None:
-    """Why a batch was not written: stored already (sent again), id taken, or lost."""
+def _explain(connection: sqlite3.Connection, batch: Batch, *, is_doubtful: bool) -> None:
+    """Why a batch was not written: stored already, id taken, or lost."""
     lane = batch.lane
     found = connection.execute(
         "SELECT fence, worker_id, entry_n, status FROM run WHERE id = ?", (lane.run_id,)
@@ -436,14 +450,13 @@ def _explain(connection: sqlite3.Connection, batch: Batch) -> None:
         batch.refusal = RunLost(lane.run_id, "it is not in the store")
         return
     fence, worker_id, entry_n, status = found
-    if fence == lane.fence and entry_n >= batch.last_n and worker_id in (lane.worker_id, None):
+    if is_doubtful and fence == lane.fence and entry_n >= batch.last_n:
         batch.status = status
     elif batch.create is not None:
         batch.refusal = DurableConflictError(f"run {lane.run_id} exists already")
     else:
-        batch.refusal = RunLost(
-            lane.run_id, f"it is worker {worker_id}'s now (fence {fence}, ours was {lane.fence})"
-        )
+        owner = status if is_terminal(status) else f"worker {worker_id}'s" if worker_id else "nobody's"
+        batch.refusal = RunLost(lane.run_id, f"it is {owner} now (fence {fence}, ours was {lane.fence})")
 
 
 def _write_beside(

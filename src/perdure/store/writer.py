@@ -161,8 +161,9 @@ class Writer:
                 return
 
     def _sleep(self) -> bool:
-        """Wait to be woken. While a caller commits inline, being woken at each append would only get in its way:
-        then look now and again, so that what it leaves in the queue is on disk soon. Returns whether that is so.
+        """Wait to be woken. While a caller commits inline, being woken at each append would only get in its
+        way: then look now and again, so that what it leaves in the queue is on disk soon. Returns whether
+        that is so.
         """
         try:
             self._wake.get(timeout=_LAZY_S if self._is_woken else None)
@@ -219,6 +220,10 @@ class Writer:
         except Exception:
             # Whose fault it is, or that the disk is full, is found out in the usual way.
             self._commit(entries, told)
+        except BaseException:
+            self._queue.extendleft(reversed(entries))
+            self._wake.put(None)
+            raise
         else:
             told.add(batches)
             if rest:
