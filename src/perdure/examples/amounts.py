@@ -10,8 +10,19 @@ from decimal import Decimal
 
 CENT = Decimal("0.01")
 
-SYMBOLS = {"€": "EUR", "$": "USD", "US$": "USD", "£": "GBP", "¥": "JPY", "Fr.": "CHF", "SFr.": "CHF", "kr": "SEK"}
-"""What is written beside a number, and the currency it stands for. Three capital letters stand for themselves."""
+SYMBOLS = {
+    "€": "EUR",
+    "$": "USD",
+    "US$": "USD",
+    "£": "GBP",
+    "¥": "JPY",
+    "Fr.": "CHF",
+    "SFr.": "CHF",
+    "kr": "SEK",
+}
+"""What is written beside a number, and the currency it stands for. Three capital letters stand for
+themselves.
+"""
 
 _SPACES = " \u00a0\u2009\u202f\t"
 _SIGNS = str.maketrans({"\u2212": "-", "\u2013": "-", "\u2019": "'"})
@@ -27,8 +38,8 @@ class AmountError(ValueError):
 def parse_amount(text: str) -> tuple[Decimal, str | None]:
     """The amount with two decimals, and the currency written beside it (None if there is none).
 
-    Understood: `1,234.50`, `1.234,50`, `1 234,50`, `1'234.50`, `EUR 12`, `12 €`, `$45.10`, and `(12.00)`, `-12.00` and `12.00-`
-    as negative. Raises `AmountError` for all else; nothing is guessed.
+    Understood: `1,234.50`, `1.234,50`, `1 234,50`, `1'234.50`, `EUR 12`, `12 €`, `$45.10`, and `(12.00)`,
+    `-12.00` and `12.00-` as negative. Raises `AmountError` for all else; nothing is guessed.
     """
     bare, is_negative = _without_sign(text.translate(_SIGNS).strip(_SPACES + "\r\n"))
     match = _PARTS.fullmatch(bare)
@@ -79,17 +90,16 @@ def _number(text: str, number: str) -> Decimal:
 
 
 def _split(text: str, number: str) -> tuple[str, str]:
-    """Whole part (perhaps grouped) and decimals. A single separator before three digits groups: money has no third decimal."""
+    """Whole part (perhaps grouped) and decimals. A single separator before three digits groups: money has no
+    third decimal.
+    """
     marks = re.findall(rf"[.,'{_SPACES}]", number)
     if not marks:
         return number, ""
     last = marks[-1]
     whole, _, tail = number.rpartition(last)
     grouping = set(marks[:-1])
-    if last not in ".,":
-        grouping.add(last)
-        whole, tail = number, ""
-    elif last in grouping or (not grouping and len(tail) == 3):
+    if last not in ".," or last in grouping or (not grouping and len(tail) == 3):
         grouping.add(last)
         whole, tail = number, ""
     elif not 1 <= len(tail) <= 2:

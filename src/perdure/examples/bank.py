@@ -1,7 +1,8 @@
 """Stands in for a payment provider: a ledger file that knows each payment by the key it was asked with.
 
-It is all that the demo has of the outside world, and it survives any kill: one line for a payment, written at once and forced
-to disk before the caller hears of it. A key that is in the ledger is recognised, and nothing is paid again.
+It is all that the demo has of the outside world, and it survives any kill: one line for a payment, written at
+once and forced to disk before the caller hears of it. A key that is in the ledger is recognised, and nothing
+is paid again.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class Payment:
 def transfer(account: str, *, key: str, to: str, amount: Decimal) -> str:
     """Pay once for each `key`, however often asked; returns the payment's reference. Blocks.
 
-    `account` is a directory: `ledger.jsonl` in it has the payments, `requests.jsonl` what was asked, repetitions included.
+    `account` is a directory: `ledger.jsonl` in it has the payments, `requests.jsonl` what was asked,
+    repetitions included.
     """
     payment = Payment(key=key, to=to, amount=str(amount), pid=os.getpid())
     time.sleep(_LATENCY_S)
@@ -101,8 +103,8 @@ def _read(path: Path) -> list[Payment]:
 class _Gate:
     """Where the demo kills: tells it of each payment, and holds one of them before anybody records it.
 
-    A payment that is held has moved the money and nobody in this process knows yet: the worst moment to die. If the demo itself
-    dies, the pipe to it closes and the payment goes on.
+    A payment that is held has moved the money and nobody in this process knows yet: the worst moment to die.
+    If the demo itself dies, the pipe to it closes and the payment goes on.
     """
 
     def __init__(self) -> None:

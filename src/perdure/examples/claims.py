@@ -1,6 +1,7 @@
 """What an expense claim is: its fields, what they are worth, what the policy says. Decides; does nothing.
 
-Pure, so that the workflow, the program that submits claims and the proof at the end of the demo all say the same.
+Pure, so that the workflow, the program that submits claims and the proof at the end of the demo all say the
+same.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ RATES = {
 """Euros for one unit. Fixed: a demo whose result depends on the day proves nothing."""
 
 LIMITS = {"travel": 500, "hotel": 350, "equipment": 200, "meals": 80, "training": 400}
-"""What is paid without asking, in euros, by category. In a category that is not listed everything is asked."""
+"""What is paid without asking, in euros, by category. In a category that is not listed everything is asked.
+"""
 
 
 class ClaimProblem(ValueError):

@@ -1,7 +1,9 @@
-"""Expense claims: the program that `perdure demo` runs and kills. Read `expense_claim` first; the rest serves it.
+"""Expense claims: the program that `perdure demo` runs and kills. Read `expense_claim` first; the rest serves
+it.
 
-It is written as if nothing could go wrong: no status column, no "already paid" flag, no code for continuing. Kill the process
-anywhere and start it again; what was done stays done, questions stay open until somebody answers.
+It is written as if nothing could go wrong: no status column, no "already paid" flag, no code for continuing.
+Kill the process anywhere and start it again; what was done stays done, questions stay open until somebody
+answers.
 
     python -m perdure.examples.expenses claims.csv --store sqlite:///claims.db --account ./account
 """
@@ -31,7 +33,9 @@ RUNNER = "perdure.examples.expenses:expense_claim"
 
 @perdure.workflow(name="expense_claim")
 async def expense_claim(order: dict[str, Any]) -> dict[str, Any]:
-    """One claim, from a row of a file to a receipt. `order` has the row's `cells`, and the `account` that pays."""
+    """One claim, from a row of a file to a receipt. `order` has the row's `cells`, and the `account` that
+    pays.
+    """
     try:
         claim = await validate(order["cells"])
     except ClaimProblem as problem:
@@ -67,8 +71,8 @@ async def convert(claim: Claim) -> Decimal:
 async def pay(account: str, employee: str, euros: Decimal) -> str:
     """The one thing that must not happen twice.
 
-    Nobody can know whether a process that died here had paid. So it asks again, under the same operation id, and the provider
-    recognises what it has already done.
+    Nobody can know whether a process that died here had paid. So it asks again, under the same operation id,
+    and the provider recognises what it has already done.
     """
     key = perdure.operation_id()
     return await asyncio.to_thread(bank.transfer, account, key=key, to=employee, amount=euros)
@@ -114,7 +118,9 @@ class Submission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submissions:
-    """What a file asks for. `broken` rows could not be split into cells; `duplicates` are (line, line of the first)."""
+    """What a file asks for. `broken` rows could not be split into cells; `duplicates` are (line, line of the
+    first).
+    """
 
     claims: list[Submission]
     duplicates: list[tuple[int, int]]
@@ -142,8 +148,10 @@ def submissions(rows: Sequence[Row], account: str) -> Submissions:
 
 
 async def process(claims: Sequence[Submission], store: str) -> None:
-    """Submit every claim and work until nothing is left but questions. Started again, it goes on where it was."""
-    async with perdure.open_engine(store) as engine:
+    """Submit every claim and work until nothing is left but questions. Started again, it goes on where it
+    was.
+    """
+    async with await perdure.open_engine(store) as engine:
         for claim in claims:
             await engine.start(expense_claim, claim.order, execution_id=claim.run_id)
         await engine.work([expense_claim], until_idle=True)
@@ -153,7 +161,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Process expense claims; start it again after a crash.")
     parser.add_argument("file", type=Path)
     parser.add_argument("--store", default=None, help="default: PERDURE_STORE, or ./.perdure/local.db")
-    parser.add_argument("--account", type=Path, required=True, help="directory of the ledger and the receipts")
+    parser.add_argument(
+        "--account", type=Path, required=True, help="directory of the ledger and the receipts"
+    )
     given = parser.parse_args()
     given.account.mkdir(parents=True, exist_ok=True)
     asked = submissions(read_rows(given.file), str(given.account.resolve()))

@@ -1,4 +1,5 @@
-"""A CSV file of claims as it comes: any encoding, any delimiter, broken rows. Decides what the rows are, not whether they are right.
+"""A CSV file of claims as it comes: any encoding, any delimiter, broken rows. Decides what the rows are, not
+whether they are right.
 
 One bad row never hides another: what cannot be split into cells becomes a row with a `problem`.
 """
@@ -23,7 +24,9 @@ class FileProblem(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One row: the line of the file on which it begins (1 is the first), its cells by column, or why there are none."""
+    """One row: the line of the file on which it begins (1 is the first), its cells by column, or why there
+    are none.
+    """
 
     line: int
     cells: dict[str, str] = field(default_factory=dict)
@@ -49,12 +52,16 @@ def parse_rows(content: bytes, *, name: str = "the file") -> Iterator[Row]:
     header = [cell.strip().lower() for cell in _cells(lines[start], delimiter)]
     missing = [column for column in REQUIRED if column not in header]
     if missing:
-        raise FileProblem(f"{name} has no column {', '.join(missing)}; its first line says: {', '.join(header)}")
+        raise FileProblem(
+            f"{name} has no column {', '.join(missing)}; its first line says: {', '.join(header)}"
+        )
     return _rows(lines, start + 1, header, delimiter)
 
 
 def _lines(content: bytes) -> list[str]:
-    """Physical lines with their ends. A line that is no UTF-8 is read as Windows-1252, whatever the others are."""
+    """Physical lines with their ends. A line that is no UTF-8 is read as Windows-1252, whatever the others
+    are.
+    """
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         content = content.decode("utf-16", errors="replace").encode()
     return [_decode(line) for line in content.removeprefix(codecs.BOM_UTF8).splitlines(keepends=True)]
@@ -100,9 +107,11 @@ def _line_count(lines: Sequence[str], start: int, delimiter: str) -> int:
 
 
 def _is_open_after(line: str, delimiter: str, is_open: bool) -> bool | None:
-    """Whether a quoted cell goes on in the next line. A quote opens only at the start of a cell; a doubled one is text.
+    """Whether a quoted cell goes on in the next line. A quote opens only at the start of a cell; a doubled
+    one is text.
 
-    None if a quote closes in the middle of a cell: then it was meant to open one, and the quote before it was never closed.
+    None if a quote closes in the middle of a cell: then it was meant to open one, and the quote before it was
+    never closed.
     """
     is_cell_start = not is_open
     chars = line.rstrip("\r\n")

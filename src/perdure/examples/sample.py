@@ -1,8 +1,10 @@
-"""Makes `data/claims.csv`, the demo's sample: some 300 claims with the ordinary mess of such files, the same bytes every time.
+"""Makes `data/claims.csv`, the demo's sample: some 300 claims with the ordinary mess of such files, the same
+bytes every time.
 
     python -m perdure.examples.sample > src/perdure/examples/data/claims.csv
 
-The file mixes encodings on purpose (a mark at its start, UTF-8, some lines from an old Windows program), so it is bytes.
+The file mixes encodings on purpose (a mark at its start, UTF-8, some lines from an old Windows program), so
+it is bytes.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ PATH = Path(__file__).parent / "data" / "claims.csv"
 _HEADER = "Receipt,Employee,Date,Category,Amount,Currency,Description"
 _ROWS = 288
 _EMPLOYEES = [
-    "Ada Okafor", "Ben Sørensen", "Chloé Dubois", "Dmitri Vlasov", "Elif Yılmaz", "Fatima Haddad", "Günter Weiß", "Hana Sato",
-    "Iker Etxeberria", "Jana Nováková", "Kofi Mensah", "Lucía Peña",
+    "Ada Okafor", "Ben Sørensen", "Chloé Dubois", "Dmitri Vlasov", "Elif Yılmaz", "Fatima Haddad",
+    "Günter Weiß", "Hana Sato", "Iker Etxeberria", "Jana Nováková", "Kofi Mensah", "Lucía Peña",
 ]  # fmt: skip
 _WHAT: dict[str, Sequence[str]] = {
     "travel": ("train to Lyon", "taxi, airport", "flight to Oslo", "parking", "tram tickets"),

@@ -1,0 +1,352 @@
+"""The commands that make runs go on: run, resume, retry, fork, cancel. They parse, call the engine, and show
+what became of it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from perdure.cli import options, session
+from perdure.cli.exits import Exit, exit_code
+from perdure.cli.output import complain, emit, shown, visible
+from perdure.cli.runners import load_runner
+from perdure.cli.values import parse_answer, parse_json, plain
+from perdure.errors import ChainResumeError, InvalidInputError, OperationError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from perdure.engine.engine import Engine, RunResult
+
+Input = Annotated[
+    str | None, typer.Option("--input", metavar="JSON", help="The input, as JSON.", show_default=False)
+]
+InputFile = Annotated[
+    str | None,
+    typer.Option(
+        "--input-file", metavar="FILE", help="A file with the input, as JSON; - is stdin.", show_default=False
+    ),
+]
+Interrupt = Annotated[
+    str | None,
+    typer.Option(
+        "--interrupt", metavar="ID", help="Which question, if several are open.", show_default=False
+    ),
+]
+
+
+def run(
+    runner: options.Runner,
+    given: Input = None,
+    given_file: InputFile = None,
+    run_id: Annotated[
+        str | None,
+        typer.Option(
+            "--id",
+            metavar="RUN_ID",
+            help="The run's id. An id that exists is the same run.",
+            show_default=False,
+        ),
+    ] = None,
+    store: options.Store = None,
+    is_json: options.Json = False,
+) -> None:
+    """Start a run and follow it to its end, or until it waits for an answer."""
+    from perdure.core import ids
+
+    value = _input(given, given_file)[1]
+    loaded = load_runner(runner)
+    chosen = ids.run_id() if run_id is None else ids.check_id(run_id, "--id")
+    url = session.store_url(store)
+    _follow(chosen, url, runner, is_json, lambda engine: engine.run(loaded, value, execution_id=chosen))
+
+
+def resume(
+    run_id: options.RunId,
+    runner: Annotated[
+        str | None,
+        typer.Option(
+            "--runner",
+            metavar="PLACE:NAME",
+            help="module:name or path/file.py:name. Without it the answer is stored, and a worker goes on.",
+            show_default=False,
+        ),
+    ] = None,
+    value: Annotated[
+        str | None,
+        typer.Option(
+            "--value",
+            metavar="JSON",
+            help='The answer: {"approved": true|false, "metadata": {...}}. No default.',
+            show_default=False,
+        ),
+    ] = None,
+    interrupt: Interrupt = None,
+    repeat_operation: Annotated[
+        str | None,
+        typer.Option(
+            "--repeat-operation",
+            metavar="ID",
+            help="Perform this operation, which is in doubt, once more.",
+            show_default=False,
+        ),
+    ] = None,
+    store: options.Store = None,
+    db_path: options.DbPath = None,
+    is_json: options.Json = False,
+) -> None:
+    """Answer a run's question and go on; or go on after a crash or a failure."""
+    if interrupt is not None and value is None:
+        raise InvalidInputError(
+            "--value", "is missing: --interrupt says which question, not what the answer is"
+        )
+    if repeat_operation is not None and value is not None:
+        raise InvalidInputError("--repeat-operation", "is given beside --value; they are two decisions")
+    answer = None if value is None else parse_answer(value)
+    url = session.store_url(store, db_path)
+    if runner is None:
+        _answer_only(run_id, answer, interrupt, url, is_json)
+        return
+    loaded = load_runner(runner)
+    _follow(
+        run_id,
+        url,
+        runner,
+        is_json,
+        lambda engine: engine.resume(
+            loaded,
+            run_id,
+            resume_value=answer,
+            interrupt_id=interrupt,
+            repeat_operation=repeat_operation,
+            answered_by=session.user(),
+        ),
+        is_existing=True,
+    )
+
+
+def retry(
+    run_id: options.RunId, runner: options.Runner, store: options.Store = None, is_json: options.Json = False
+) -> None:
+    """Give a failed run a new attempt: what it has recorded stands, the error it failed with is forgotten."""
+    loaded = load_runner(runner)
+    url = session.store_url(store)
+    _follow(run_id, url, runner, is_json, lambda engine: engine.retry(loaded, run_id), is_existing=True)
+
+
+def fork(
+    run_id: options.RunId,
+    runner: options.Runner,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoint",
+            metavar="ID",
+            help="Where to branch (see inspect). Default: the last step.",
+            show_default=False,
+        ),
+    ] = None,
+    given: Input = None,
+    given_file: InputFile = None,
+    new_id: Annotated[
+        str | None, typer.Option("--id", metavar="RUN_ID", help="The new run's id.", show_default=False)
+    ] = None,
+    store: options.Store = None,
+    is_json: options.Json = False,
+) -> None:
+    """Branch a run into a new one. The source is not touched. A new input starts from the beginning."""
+    from perdure.core import ids
+
+    has_input, value = _input(given, given_file)
+    if has_input and checkpoint is not None:
+        raise InvalidInputError(
+            "--input", "starts from the beginning, --checkpoint does not; use one of the two"
+        )
+    loaded = load_runner(runner)
+    chosen = ids.run_id() if new_id is None else ids.check_id(new_id, "--id")
+    url = session.store_url(store)
+    _follow(
+        chosen,
+        url,
+        runner,
+        is_json,
+        lambda engine: engine.fork(
+            loaded, run_id, checkpoint_id=checkpoint, value=value, has_value=has_input, new_id=chosen
+        ),
+        is_existing=True,
+    )
+
+
+def cancel(
+    run_id: options.RunId,
+    store: options.Store = None,
+    db_path: options.DbPath = None,
+    is_json: options.Json = False,
+) -> None:
+    """Ask a run to be cancelled. What it has done stays done and recorded."""
+    url = session.store_url(store, db_path)
+    _refuse_missing(url, run_id)
+
+    async def work() -> tuple[str, bool]:
+        async with session.reading(url) as opened:
+            row = await opened.run_cancel(run_id, cancelled_by=session.user())
+            return row.status, row.cancel_requested
+
+    status, is_requested = session.run_async(work)
+    is_over = status in ("completed", "failed")
+    document = {"run_id": run_id, "status": status, "is_requested": is_requested and not is_over}
+    said = "is cancelled" if status == "cancelled" else f"is {status}; its worker will end it as cancelled"
+    emit(is_json, document, lambda out: None if is_over else out.print(f"Run {visible(run_id)} {said}."))
+    if is_over:
+        complain(f"run {run_id} is {status}: there is nothing to cancel")
+        raise typer.Exit(Exit.CONFLICT)
+
+
+# --- following a run --------------------------------------------------------------------------------------
+
+
+def _follow(
+    run_id: str,
+    url: str,
+    runner: str,
+    is_json: bool,
+    call: Callable[[Engine], Awaitable[RunResult]],
+    *,
+    is_existing: bool = False,
+) -> None:
+    """Make one call on an engine of our own; show the result, or that the run has failed."""
+    if is_existing:
+        _refuse_missing(url, run_id)
+
+    async def work() -> RunResult | BaseException:
+        import perdure
+
+        async with await perdure.open_engine(url) as engine:
+            try:
+                return await call(engine)
+            except Exception as error:
+                if await _has_failed(engine, run_id, error):
+                    return error
+                raise
+
+    outcome = session.run_async(work)
+    if isinstance(outcome, BaseException):
+        _show_failure(run_id, outcome, runner, url, is_json)
+        raise typer.Exit(Exit.RUN_FAILED)
+    document = {"run_id": outcome.execution_id, "status": outcome.status, "output": plain(outcome.output)}
+    document["pending_interrupts"] = outcome.pending_interrupts
+    emit(is_json, document, lambda out: _show_result(out, outcome, runner, url))
+
+
+async def _has_failed(engine: Engine, run_id: str, error: Exception) -> bool:
+    """Whether the error is what the run itself failed with, and not a refusal of what was asked of it."""
+    if exit_code(error) not in (Exit.DEFECT, Exit.RUN_FAILED, Exit.INVALID) or isinstance(
+        error, ChainResumeError
+    ):
+        return False
+    row = await engine.store.run_get(run_id)
+    return row is not None and row.status in ("failed", "cancelled")
+
+
+def _show_failure(run_id: str, error: BaseException, runner: str, url: str, is_json: bool) -> None:
+    name, message = _name_and_message(error)
+    document: dict[str, Any] = {
+        "run_id": run_id,
+        "status": "failed",
+        "error": {"type": name, "message": message},
+    }
+    emit(is_json, document, lambda out: None)
+    complain(f"run {run_id} has failed: {name}: {message}")
+    if not is_json:
+        complain(f"another attempt: {command('retry', run_id, '--runner', runner, url=url)}")
+
+
+def _name_and_message(error: BaseException) -> tuple[str, str]:
+    if isinstance(error, OperationError):
+        return error.type_name, error.message
+    return type(error).__qualname__, str(error)
+
+
+def _show_result(out: Console, result: RunResult, runner: str, url: str) -> None:
+    run_id = visible(result.execution_id)
+    if result.status == "completed":
+        out.print(f"Run {run_id} is completed.")
+        out.print(visible(json.dumps(plain(result.output), indent=2, ensure_ascii=False)))
+        return
+    count = len(result.pending_interrupts)
+    out.print(f"Run {run_id} is paused: {count} open question{'' if count == 1 else 's'}.")
+    for question in result.pending_interrupts:
+        out.print(f"  {question['interrupt_id']}  {visible(question['reason'])}")
+        out.print(f"    {visible(shown(question['context']))}")
+    out.print("Answer with:")
+    address = ["--interrupt", result.pending_interrupts[0]["interrupt_id"]] if count > 1 else []
+    out.print(
+        "  "
+        + command("resume", result.execution_id, "--runner", runner, *address, url=url)
+        + " --value '{\"approved\": true}'"
+    )
+
+
+def _answer_only(run_id: str, answer: Any, interrupt: str | None, url: str, is_json: bool) -> None:
+    """Store the answer; whoever has the runner goes on."""
+    if answer is None:
+        raise InvalidInputError(
+            "--runner", "is missing: without an answer (--value) there is nothing else to do"
+        )
+    _refuse_missing(url, run_id)
+
+    async def work() -> tuple[str, str]:
+        import perdure
+
+        async with await perdure.open_engine(url) as engine:
+            await engine.answer(run_id, answer, interrupt_id=interrupt, answered_by=session.user())
+            row = await engine.store.run_get(run_id)
+            assert row is not None  # it has just been answered
+            return row.status, row.runner
+
+    status, name = session.run_async(work)
+    emit(
+        is_json,
+        {"run_id": run_id, "status": status, "runner": name},
+        lambda out: out.print(
+            f"The answer is stored. A worker that has {visible(name)} goes on with run {visible(run_id)}."
+        ),
+    )
+
+
+def command(*words: str, url: str) -> str:
+    """A command line of ours that a shell takes as it is, with the store unless it is the default."""
+    import shlex
+
+    from perdure.core.settings import get_config
+
+    place = [] if url == get_config().store_url else ["--store", url]
+    return shlex.join(["perdure", *words, *place])
+
+
+def _refuse_missing(url: str, run_id: str) -> None:
+    if file := session.missing_file(url):
+        from perdure.errors import ChainCheckpointError
+
+        raise ChainCheckpointError(f"no run {run_id}: there is no store at {file}")
+
+
+def _input(text: str | None, file: str | None) -> tuple[bool, Any]:
+    """Whether an input was given, and which."""
+    if text is not None and file is not None:
+        raise InvalidInputError("--input-file", "is given beside --input; use one of the two")
+    if text is not None:
+        return True, parse_json(text, "--input")
+    if file is None:
+        return False, None
+    try:
+        content = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInputError("--input-file", f"{file}: {error}") from error
+    return True, parse_json(content, "--input-file")

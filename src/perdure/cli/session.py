@@ -1,0 +1,108 @@
+"""Runs a command's coroutine: opens the store or the engine, and lets signals end it in good order.
+
+The first SIGINT or SIGTERM cancels the command: an engine that it holds starts nothing more, lets started
+bodies end within the grace period, records them and gives its runs back. The second ends the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import unquote
+
+from perdure.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from perdure.store.base import Store
+
+T = TypeVar("T")
+
+
+class Stopped(BaseException):
+    """A signal ended the command. `number` is the signal's."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+def run_async(work: Callable[[], Awaitable[T]]) -> T:
+    """Run a command's work on a loop of its own. Raises `Stopped` if a signal ended it."""
+    return asyncio.run(_until_signal(work))
+
+
+async def _until_signal(work: Callable[[], Awaitable[T]]) -> T:
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(work())
+    caught: list[int] = []
+
+    def stop(number: int) -> None:
+        caught.append(number)
+        task.cancel()
+        for each in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(each)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop, number)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if caught:
+            raise Stopped(caught[0]) from None
+        raise
+
+
+def store_url(store: str | None, db_path: str | None = None) -> str:
+    """The store that a command is about."""
+    if store is not None and db_path is not None:
+        raise InvalidInputError("--db-path", "is given beside --store; use one of the two")
+    from perdure.core.settings import get_config
+
+    return store or db_path or get_config().store_url
+
+
+def missing_file(url: str) -> Path | None:
+    """The SQLite file of the store if it is not there. Looking at a store must not create one."""
+    if url.startswith(("postgres://", "postgresql://")):
+        return None
+    file = sqlite_file(url)
+    return None if file.exists() else file
+
+
+def sqlite_file(url: str) -> Path:
+    """The file that an SQLite address names."""
+    if "://" not in url:
+        return Path(url)
+    return Path(unquote(url.removeprefix("sqlite:///").partition("?")[0]))
+
+
+@asynccontextmanager
+async def reading(url: str) -> AsyncIterator[Store]:
+    """The store, for looking at it: nothing is claimed and no worker is registered."""
+    from perdure.store.open import open_store
+
+    store = await asyncio.to_thread(open_store, url)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def user() -> str:
+    """Who runs this process, as the system says; what is typed or set in the environment does not count."""
+    try:
+        import pwd  # not on every system
+
+        return pwd.getpwuid(os.getuid()).pw_name
+    except (ImportError, KeyError):
+        import getpass
+
+        try:
+            return getpass.getuser()
+        except (KeyError, OSError):
+            return f"uid {os.getuid()}"
