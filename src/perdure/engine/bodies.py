@@ -293,7 +293,7 @@ def launch(drive: Drive, call: Call, context: contextvars.Context) -> asyncio.Fu
     spec, loop = call.spec, drive.real_loop
     if spec.is_async:
         return loop.create_task(_call_async(spec.function, call.args, call.kwargs), context=context)
-    work = functools.partial(context.run, _call_sync, spec.function, call.args, call.kwargs)
+    work: Callable[[], Any] = functools.partial(context.run, _call_sync, spec.function, call.args, call.kwargs)
     return loop.run_in_executor(drive.plan.threads, work)
 
 

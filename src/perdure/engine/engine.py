@@ -7,15 +7,14 @@ its drives: cancelling a waiting caller stops the waiting only.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Coroutine, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from perdure.core import checkpoints, codec, ids, recovery
 from perdure.core.fold import fold
 from perdure.core.records import InterruptRow, Loaded, NewRun, QuestionStatus, Record, RecordType, RunRow
-from perdure.core.settings import EngineSettings
+from perdure.core.settings import EngineSettings, get_config
 from perdure.core.states import Status, is_terminal
 from perdure.engine.answers import choose_answers
 from perdure.engine.drive import Drive
@@ -29,6 +28,7 @@ from perdure.errors import (
     ChainCheckpointError,
     ChainResumeError,
     DurableConflictError,
+    DurableLimitError,
     DurableRecoveryError,
     DurableRunError,
     DurableStorageError,
@@ -102,7 +102,7 @@ class Engine:
     async def _begin(self, runner: Runner, value: Any, execution_id: str | None) -> Drive | str:
         """A new drive; or the id of a run that exists already with the same input."""
         self._check_open()
-        input_data = runner.encode_input(value)
+        input_data = self._bounded("input", runner.encode_input(value))
         digest = digest_of_input(input_data)
         if execution_id is None:
             drive = self.host.create(runner, new_run_id(), input_data, digest)
@@ -123,6 +123,12 @@ class Engine:
                 return drive
         _check_same(known, runner, digest)
         return execution_id
+
+    def _bounded(self, field: str, text: str) -> str:
+        most = self.host.settings.limits.max_payload_bytes
+        if len(text) > most:
+            raise DurableLimitError(f"{field} has {len(text)} bytes, more than limits.max_payload_bytes ({most})")
+        return text
 
     # Following.
 
@@ -147,6 +153,7 @@ class Engine:
 
     async def _look(self, runner: Runner, run_id: str) -> RunResult | None:
         """What the store says; claims the run if it is nobody's, waits for news if it is somebody's."""
+        mark = self.host.news.mark()
         row = await self._get(run_id)
         match row.status:
             case Status.COMPLETED | Status.FAILED:
@@ -160,7 +167,9 @@ class Engine:
         self._check_open()
         if await self._claim(runner, row):
             return None
-        await self._wait_for_news(_WAIT_S if row.due_in_s is None else min(_WAIT_S, max(0.0, row.due_in_s)))
+        # Whoever runs it may die; a waiting run is looked at when it is due.
+        wait_s = self.host.settings.poll_s if row.status == Status.RUNNING else _WAIT_S
+        await self.host.news.wait(mark, wait_s if row.due_in_s is None else min(wait_s, max(0.01, row.due_in_s)))
         return None
 
     async def _claim(self, runner: Runner, row: RunRow) -> bool:
@@ -174,12 +183,6 @@ class Engine:
         if row.status == Status.RUNNING and row.worker_id not in dead and row.worker_id is not None:
             return False
         return bool(await self.host.claim({runner.name: runner}, run_ids=[row.run_id], dead_workers=dead))
-
-    async def _wait_for_news(self, timeout_s: float) -> None:
-        """Wait until something was committed by anybody, at most `timeout_s`."""
-        self.host.changed.clear()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.host.changed.wait(), min(timeout_s, self.host.settings.poll_s))
 
     async def _paused(self, run_id: str) -> RunResult:
         return RunResult(
@@ -233,7 +236,7 @@ class Engine:
             await self._repeat(row, repeat_operation)
         else:
             await self._go_on(row)
-        self.host.changed.set()
+        self.host.news.tell()
         return await self._follow_after(runner, execution_id)
 
     async def _follow_after(self, runner: Runner, run_id: str) -> RunResult:
@@ -260,6 +263,8 @@ class Engine:
             raise AlreadyResumed(execution_id, f"run {execution_id} is {row.status}; to run again, fork it or use a new id")
         questions = await self.store.interrupt_list(run_id=execution_id, status=None, limit=10_000)
         answers = choose_answers(execution_id, resume_value, interrupt_id, questions)
+        for text in answers.values():
+            self._bounded("resume_value", text)
         await self.store.interrupt_answer(execution_id, answers, answered_by=answered_by)
         if execution_id in self.host.drives:
             await self.host.take_facts()
@@ -376,7 +381,7 @@ class Engine:
         row = await self.store.run_cancel(execution_id, cancelled_by=cancelled_by)
         if execution_id in self.host.drives:
             await self.host.take_facts()
-        self.host.changed.set()
+        self.host.news.tell()
         return row.status
 
     def stream(self, execution_id: str, *, after: int = 0) -> AsyncIterator[Event]:
@@ -460,10 +465,35 @@ def _shown(url: str) -> str:
     return f"{head.split('://')[0]}://...@{tail}" if at else url
 
 
-async def open_engine(
-    store: str | Store, *, settings: EngineSettings | None = None, is_inline: bool = False
-) -> Engine:
-    """Open an engine on a store (a URL, or an open store that stays the caller's) in the running event loop."""
+class _Opening:
+    """`await open_engine(...)`, or `async with open_engine(...) as engine`."""
+
+    def __init__(self, opening: Coroutine[Any, Any, Engine]) -> None:
+        self._opening = opening
+        self._engine: Engine | None = None
+
+    def __await__(self) -> Generator[Any, None, Engine]:
+        return self._opening.__await__()
+
+    async def __aenter__(self) -> Engine:
+        self._engine = await self._opening
+        return self._engine
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._engine is not None:
+            await self._engine.close()
+
+
+def open_engine(
+    store: str | Store | None = None, *, settings: EngineSettings | None = None, is_inline: bool = False
+) -> _Opening:
+    """Open an engine in the running event loop: on a URL (default `get_config().store_url`), or on an open store that stays the
+    caller's. Awaitable, and an asynchronous context manager. `is_inline` is for callers that own their loop: commits may be made
+    on it."""
+    return _Opening(_open(store if store is not None else get_config().store_url, settings, is_inline))
+
+
+async def _open(store: str | Store, settings: EngineSettings | None, is_inline: bool) -> Engine:
     from perdure.store.open import open_store  # drivers are loaded when a store is opened
 
     owns = isinstance(store, str)

@@ -20,6 +20,7 @@ from perdure.core.leases import LeaseWatch
 from perdure.core.records import Claim, Loaded, NewRun, Record, RecordType, StoredRecord
 from perdure.core.settings import EngineSettings
 from perdure.engine.drive import Drive, DrivePlan
+from perdure.engine.news import News
 from perdure.engine.presence import Presence, new_worker
 from perdure.engine.runner import Runner
 from perdure.errors import DurableRecoveryError, DurableStorageError
@@ -28,6 +29,7 @@ from perdure.store.base import Entry, Lane, Store
 log = logging.getLogger("perdure")
 
 _MAX_THREADS = 512
+_RETRY_S = 0.5
 
 
 class Host:
@@ -40,8 +42,8 @@ class Host:
         self.worker_id = ""
         self.drives: dict[str, Drive] = {}
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
-        self.changed = asyncio.Event()
-        """Set when something may have come from outside, or a drive has ended."""
+        self.news = News()
+        """Something may have come from outside, or a drive has ended."""
         self.is_closing = False
         self._leases = LeaseWatch(settings.lease_s, store.missed_s)
         self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="perdure-step")
@@ -64,7 +66,7 @@ class Host:
         if self.is_closing:
             return
         self.is_closing = True
-        self.changed.set()
+        self.news.tell()
         drives = list(self.drives.values())
         for drive in drives:
             drive.release()
@@ -113,7 +115,13 @@ class Host:
     def launch(self, runner: Runner, claim: Claim, loaded: Loaded) -> Drive:
         """Go on with a claimed run: the same act as starting it, with a longer journal."""
         lane = Lane(run_id=claim.run_id, root_id=claim.root_id, worker_id=self.worker_id, fence=claim.fence)
-        journal = fold(loaded.records, loaded.interrupts)
+        try:
+            journal = fold(loaded.records, loaded.interrupts)
+        except Exception as error:  # a journal nobody can read must not stop the others
+            drive = self._drive(runner, lane, Journal(), 0.0, is_cancelled=False)
+            why = f"the journal of run {claim.run_id} cannot be read: {type(error).__name__}: {error}"
+            self.loop.call_soon(drive.need_attention, DurableRecoveryError(why))
+            return drive
         age_s = max(0.0, loaded.now - journal.last_at) if journal.last_at else 0.0
         drive = self._drive(runner, lane, journal, age_s, is_cancelled=loaded.run.cancel_requested)
         version = loaded.run.version
@@ -151,16 +159,23 @@ class Host:
     def _ended(self, drive: Drive) -> None:
         if self.drives.get(drive.run_id) is drive:
             del self.drives[drive.run_id]
-        self.changed.set()
+        self.news.tell()
 
     async def claim(self, runners: dict[str, Runner], **request: Any) -> list[Drive]:
-        """Claim runs and launch them. A run whose journal cannot be read is given back to nobody else: it needs attention."""
+        """Claim runs and launch them."""
         claims = await self.store.run_claim(self.worker_id, runners=list(runners), **request)
-        drives = []
-        for claim in claims:
-            loaded = await self.store.run_load(claim.run_id)
-            drives.append(self.launch(runners[claim.runner], claim, loaded))
-        return drives
+        launched = (self._launch_claim(runners[claim.runner], claim) for claim in claims)
+        return [drive for drive in await asyncio.gather(*launched) if drive is not None]
+
+    async def _launch_claim(self, runner: Runner, claim: Claim) -> Drive | None:
+        """Load and launch. If the store is away just now, later: the run is ours and nobody else will."""
+        try:
+            return self.launch(runner, claim, await self.store.run_load(claim.run_id))
+        except DurableStorageError as error:
+            if not self.is_closing:
+                log.warning("run %s was claimed and cannot be loaded yet: %s", claim.run_id, error)
+                self.loop.call_later(_RETRY_S, lambda: self.spawn(self._launch_claim(runner, claim)))
+            return None
 
     # From outside.
 
@@ -170,7 +185,7 @@ class Host:
             self.loop.call_soon_threadsafe(self._on_news)
 
     def _on_news(self) -> None:
-        self.changed.set()
+        self.news.tell()
         if self.drives:
             self.check_facts()
 
@@ -232,7 +247,7 @@ class Host:
 
     def _abandon_all(self, why: str) -> None:
         self.is_closing = True
-        self.changed.set()
+        self.news.tell()
         for drive in list(self.drives.values()):
             drive.abandon(why)
 

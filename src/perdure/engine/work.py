@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 
 from perdure.engine.host import Host
@@ -28,13 +26,13 @@ class Work:
     def stop(self) -> None:
         """Claim nothing more; `run` returns soon. Drives are the host's to end."""
         self._is_stopping = True
-        self._host.changed.set()
+        self._host.news.tell()
 
     async def run(self, *, until_idle: bool) -> None:
         """Work until stopped; with `until_idle`, until nothing is runnable, running or due within the stay."""
         host = self._host
         while not self._is_stopping and not host.is_closing:
-            host.changed.clear()
+            mark = host.news.mark()
             try:
                 claimed = await self._claim()
                 wait_s = 0.0 if claimed else await self._next_look_s()
@@ -43,9 +41,7 @@ class Work:
                 claimed, wait_s = False, _ERROR_S
             if until_idle and not claimed and await self._is_idle():
                 return
-            if wait_s > 0:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(host.changed.wait(), wait_s)
+            await host.news.wait(mark, wait_s)
 
     async def _claim(self) -> bool:
         host = self._host

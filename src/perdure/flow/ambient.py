@@ -37,13 +37,17 @@ async def engine(store: str | Store | None) -> Engine:
     known = of_loop.get(key)
     if known is not None and (not known.opening.done() or _is_usable(known.opening)):
         return await asyncio.shield(known.opening)
-    from perdure.engine.engine import open_engine  # not needed to import perdure
-
-    ambient = of_loop[key] = _Ambient(asyncio.ensure_future(open_engine(opened)))
+    ambient = of_loop[key] = _Ambient(asyncio.ensure_future(_opened(opened)))
     made = await asyncio.shield(ambient.opening)
     ambient.guard = _closing(made)
     await anext(ambient.guard)
     return made
+
+
+async def _opened(store: str | Store) -> Engine:
+    from perdure.engine.engine import open_engine  # not needed to import perdure
+
+    return await open_engine(store)
 
 
 def _is_usable(opening: asyncio.Future[Engine]) -> bool:
