@@ -4,6 +4,7 @@ nothing is paid twice.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -79,7 +80,7 @@ def demo(
     limit = _euros(deny_over)
     chosen = folder or _FOLDER / datetime.now().strftime("%Y%m%d-%H%M%S-%f")
     try:
-        plan = directing.prepare(file or PATH, chosen, store)
+        plan = directing.prepare(file or PATH, chosen, store or os.environ.get("PERDURE_STORE"))
     except FileProblem as problem:
         raise InvalidInputError("--input", str(problem)) from problem
     except OSError as error:
@@ -240,14 +241,14 @@ def _commands(plan: Plan, report: Report) -> list[tuple[str, str]]:
 
     from perdure.examples.expenses import RUNNER
 
-    at = ["--store", plan.store]
+    at = session.address(plan.store)
     found = [
         ("the runs", shlex.join(["perdure", "runs", *at])),
         ("one of them", shlex.join(["perdure", "inspect", _example(plan), *at])),
     ]
     if report.pending:
         answer = shlex.join(
-            ["perdure", "resume", "RUN_ID", "--runner", RUNNER, *at, "--value", '{"approved": true}']
+            ["perdure", "resume", report.pending[0], "--runner", RUNNER, *at, "--value", '{"approved": true}']
         )
         again = shlex.join(
             ["perdure", "demo", "--input", str(plan.file), "--dir", str(plan.folder), *at, "--approve-all"]
@@ -272,7 +273,7 @@ def _example(plan: Plan) -> str:
 def _document(plan: Plan, tally: Tally, report: Report) -> dict[str, Any]:
     return {
         "input": str(plan.file),
-        "store": plan.store,
+        "store": session.redacted(plan.store),
         "directory": str(plan.folder),
         "claims": len(plan.submitted.claims),
         "decisions": report.decisions,
@@ -302,7 +303,7 @@ def _show_report(out: Console, plan: Plan, tally: Tally, report: Report) -> None
     for decision, count in sorted(report.decisions.items()):
         out.print(f"  {count:>5}  {decision}")
     if report.pending:
-        out.print(f"  {report.pending:>5}  wait for an answer", style="yellow")
+        out.print(f"  {len(report.pending):>5}  wait for an answer", style="yellow")
     out.print()
     out.print("Proof", style="bold")
     for check in report.checks:

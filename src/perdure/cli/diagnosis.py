@@ -18,7 +18,7 @@ from perdure.cli.exits import Exit
 from perdure.cli.output import emit, table
 from perdure.cli.runners import load_runners
 from perdure.core.records import RunFilter, RunRow
-from perdure.core.states import TERMINAL, Status
+from perdure.core.states import CLAIMABLE, TERMINAL, Status
 from perdure.errors import DurableStorageError
 
 if TYPE_CHECKING:
@@ -110,11 +110,10 @@ async def _store(url: str, names: Sequence[str]) -> list[Finding]:
     """About what the store holds."""
     try:
         async with session.reading(url) as opened:
-            return [
-                Finding("store", "ok", f"{opened.kind} can be read"),
-                *await _workers(opened),
-                *await _runs(opened, names),
-            ]
+            workers = await _workers(opened)
+            has_worker = any(finding.check == "worker" and finding.level == "ok" for finding in workers)
+            readable = Finding("store", "ok", f"{opened.kind} at {session.redacted(url)} can be read")
+            return [readable, *workers, *await _runs(opened, names, has_worker=has_worker)]
     except DurableStorageError as error:
         return [Finding("store", "fail", str(error))]
 
@@ -133,7 +132,7 @@ async def _workers(opened: Store) -> list[Finding]:
     return findings or [Finding("workers", "ok", "none at the moment")]
 
 
-async def _runs(opened: Store, names: Sequence[str]) -> list[Finding]:
+async def _runs(opened: Store, names: Sequence[str], *, has_worker: bool) -> list[Finding]:
     rows = [
         row
         for status in Status
@@ -142,12 +141,21 @@ async def _runs(opened: Store, names: Sequence[str]) -> list[Finding]:
     ]
     questions = await opened.interrupt_list(status="pending", limit=_MAX_RUNS)
     attention = [row.run_id for row in rows if row.status == Status.NEEDS_ATTENTION]
+    waiting = sum(row.status in CLAIMABLE for row in rows)
     return [
         Finding("open runs", "ok", _counts(rows)),
+        Finding("left lying", *_left_lying(0 if has_worker else waiting)),
         Finding("open questions", "ok", str(len(questions))),
         Finding("attention", "warn" if attention else "ok", ", ".join(attention) or "no run needs a person"),
         *_without_runner(rows, names),
     ]
+
+
+def _left_lying(count: int) -> tuple[str, str]:
+    """Runs that could go on at once if there were a worker."""
+    if count == 0:
+        return "ok", "no run waits for a worker"
+    return "warn", f"{count} runs could go on, but no worker is alive: start perdure worker"
 
 
 def _counts(rows: Sequence[RunRow]) -> str:

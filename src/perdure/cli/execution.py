@@ -16,7 +16,7 @@ from perdure.cli import options, session
 from perdure.cli.exits import Exit, exit_code
 from perdure.cli.output import complain, emit, shown, visible
 from perdure.cli.runners import load_runner
-from perdure.cli.values import parse_answer, parse_json, plain
+from perdure.cli.values import decoded, parse_answer, parse_json, plain
 from perdure.errors import ChainResumeError, InvalidInputError, OperationError
 
 if TYPE_CHECKING:
@@ -128,6 +128,7 @@ def resume(
             answered_by=session.user(),
         ),
         is_existing=True,
+        is_answer_missing=answer is None and repeat_operation is None,
     )
 
 
@@ -219,6 +220,7 @@ def _follow(
     call: Callable[[Engine], Awaitable[RunResult]],
     *,
     is_existing: bool = False,
+    is_answer_missing: bool = False,
 ) -> None:
     """Make one call on an engine of our own; show the result, or that the run has failed."""
     if is_existing:
@@ -230,6 +232,10 @@ def _follow(
         async with await perdure.open_engine(url) as engine:
             try:
                 return await call(engine)
+            except ChainResumeError:
+                if is_answer_missing:
+                    await _refuse_silence(engine, run_id)
+                raise
             except Exception as error:
                 if await _has_failed(engine, run_id, error):
                     return error
@@ -242,6 +248,14 @@ def _follow(
     document = {"run_id": outcome.execution_id, "status": outcome.status, "output": plain(outcome.output)}
     document["pending_interrupts"] = outcome.pending_interrupts
     emit(is_json, document, lambda out: _show_result(out, outcome, runner, url))
+
+
+async def _refuse_silence(engine: Engine, run_id: str) -> None:
+    """Say which questions are open. None of them is answered by default."""
+    open_rows = await engine.store.interrupt_list(run_id=run_id, status="pending", limit=100)
+    if open_rows:
+        asked = "; ".join(f"{row.interrupt_id} {decoded(row.reason)}" for row in open_rows)
+        raise InvalidInputError("--value", f"is missing: run {run_id} waits for an answer to {asked}")
 
 
 async def _has_failed(engine: Engine, run_id: str, error: Exception) -> bool:
@@ -321,13 +335,10 @@ def _answer_only(run_id: str, answer: Any, interrupt: str | None, url: str, is_j
 
 
 def command(*words: str, url: str) -> str:
-    """A command line of ours that a shell takes as it is, with the store unless it is the default."""
+    """A command line of ours that a shell takes as it is, with the store where it is needed."""
     import shlex
 
-    from perdure.core.settings import get_config
-
-    place = [] if url == get_config().store_url else ["--store", url]
-    return shlex.join(["perdure", *words, *place])
+    return shlex.join(["perdure", *words, *session.address(url)])
 
 
 def _refuse_missing(url: str, run_id: str) -> None:

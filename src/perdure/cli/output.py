@@ -72,7 +72,7 @@ def table(
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
     texts = [[cell(value) for value in row] for row in rows]
     room = target.width
     for number, name in enumerate(columns):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -64,6 +65,18 @@ def store_url(store: str | None, db_path: str | None = None) -> str:
     from perdure.core.settings import get_config
 
     return store or db_path or get_config().store_url
+
+
+def address(url: str) -> list[str]:
+    """The option that names the store in a command that we show: none for the default, or if it has a password."""
+    from perdure.core.settings import get_config
+
+    return [] if url == get_config().store_url or redacted(url) != url else ["--store", url]
+
+
+def redacted(url: str) -> str:
+    """The store's address without its password."""
+    return re.sub(r"(?<=://)([^/@:]*):[^/@]*@", r"\1:...@", url)
 
 
 def missing_file(url: str) -> Path | None:

@@ -53,8 +53,14 @@ def build(journal: Journal) -> list[Node]:
         for key, op in journal.operations.items()
     }
     top: list[Node] = []
-    for node in sorted(nodes.values(), key=lambda node: node.operation.started_seq):
-        owner = nodes.get(owner_key(node.operation.path))
+    in_order = sorted(nodes.values(), key=lambda node: node.operation.started_seq)
+    # An idempotency key's own record belongs to the first call with that key.
+    calls = {
+        (op.name, op.digest): nodes[op.key] for node in reversed(in_order) if _is_call(op := node.operation)
+    }
+    for node in in_order:
+        op = node.operation
+        owner = nodes.get(owner_key(op.path)) if _is_call(op) else calls.get((op.name, op.digest))
         (top if owner is None else owner.children).append(node)
     return top
 
@@ -64,6 +70,10 @@ def owner_key(path: str) -> str:
     while match := _TASK.search(path):
         path = path[: match.start()]
     return path.removesuffix("!")
+
+
+def _is_call(op: Operation) -> bool:
+    return not op.path.startswith("@")
 
 
 def status_of(op: Operation) -> str:

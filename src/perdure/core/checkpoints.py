@@ -30,6 +30,8 @@ def checkpoints(loaded: Loaded) -> list[Checkpoint]:
     """One checkpoint per operation that completed or asked, and one for the run's end; ascending."""
     found: list[Checkpoint] = []
     for record in loaded.records:
+        if record.path.startswith("@"):
+            continue  # the record of an idempotency key: the call that used it has a boundary of its own
         if record.type == RecordType.STATUS:
             if record.outcome not in ("completed", "failed"):
                 continue

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from perdure.core import keys
-from perdure.core.fold import Journal, Operation, Phase
+from perdure.core.fold import Journal, Operation, Phase, fold
 from perdure.core.records import Kind, OutcomeKind, Record, RecordType, StoredRecord
 
 
@@ -105,7 +105,8 @@ def fork_records(records: list[StoredRecord], upto: int) -> list[Record]:
     """The records a fork at sequence `upto` begins with: what was recorded up to there, without the run's own statuses,
     people's decisions, and operations that were only begun or were waiting for an answer (they are asked again)."""
     kept = [r for r in records if r.seq <= upto and r.type in _FORKED]
-    ended = {(r.path, r.index) for r in kept if r.type == RecordType.COMPLETED}
+    operations = fold(kept).operations.values()
+    ended = {(op.path, op.index) for op in operations if op.is_completed}
     timers = {(r.path, r.index) for r in kept if r.kind == Kind.TIMER}
     return [
         Record(*r[2:-1])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import functools
 import inspect
 import random
 import warnings
@@ -293,8 +292,9 @@ def launch(drive: Drive, call: Call, context: contextvars.Context) -> asyncio.Fu
     spec, loop = call.spec, drive.real_loop
     if spec.is_async:
         return loop.create_task(_call_async(spec.function, call.args, call.kwargs), context=context)
-    work: Callable[[], Any] = functools.partial(context.run, _call_sync, spec.function, call.args, call.kwargs)
-    return loop.run_in_executor(drive.plan.threads, work)
+    return loop.run_in_executor(
+        drive.plan.threads, lambda: context.run(_call_sync, spec.function, call.args, call.kwargs)
+    )
 
 
 async def _call_async(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

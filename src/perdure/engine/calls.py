@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 from perdure.core import codec, keys
 from perdure.core.records import Kind, OutcomeKind, Recovery
 from perdure.core.retry import RetryPolicy
-from perdure.errors import DurableLimitError, IdempotencyError, InvalidInputError, SerializationError
+from perdure.errors import (
+    DurableLimitError,
+    IdempotencyError,
+    InvalidInputError,
+    OperationError,
+    PerdureError,
+    SerializationError,
+    UnawaitedOperation,
+)
 
 if TYPE_CHECKING:
     from perdure.engine.context import BodyScope
@@ -171,8 +179,16 @@ class Call:
         return text if text is not None and len(text) <= _MAX_SHOWN_ARGUMENTS else None
 
 
-_OWN_ERRORS = (SerializationError, InvalidInputError, IdempotencyError, DurableLimitError)
-"""Errors of Perdure that a body may raise; they are rebuilt like built-in ones."""
+OWN_ERRORS: tuple[type[Exception], ...] = (
+    SerializationError,
+    InvalidInputError,
+    IdempotencyError,
+    DurableLimitError,
+    UnawaitedOperation,
+    OperationError,
+    PerdureError,
+)
+"""Errors of Perdure that a run or a body may fail with; they are rebuilt like built-in ones."""
 _UNKNOWN: Any = object()
 
 
@@ -192,4 +208,4 @@ class Outcome:
             return codec.decode(self.data, spec.declared) if self.data is not None else None
         if self.kind is OutcomeKind.CANCELLED:
             raise asyncio.CancelledError
-        raise codec.decode_error(self.data or "null", (*spec.errors, *_OWN_ERRORS))
+        raise codec.decode_error(self.data or "null", (*spec.errors, *OWN_ERRORS))

@@ -17,6 +17,7 @@ from perdure.core.records import InterruptRow, Loaded, NewRun, QuestionStatus, R
 from perdure.core.settings import EngineSettings, get_config
 from perdure.core.states import Status, is_terminal
 from perdure.engine.answers import choose_answers
+from perdure.engine.calls import OWN_ERRORS
 from perdure.engine.drive import Drive
 from perdure.engine.ending import DriveEnd
 from perdure.engine.host import Host, digest_of_input, new_run_id
@@ -430,7 +431,7 @@ def _check_same(row: RunRow, runner: Runner, digest: str) -> None:
 def _result(runner: Runner, run_id: str, status: Status, data: str | None) -> RunResult:
     if status is Status.COMPLETED:
         return RunResult(execution_id=run_id, output=runner.decode_output(data))
-    error = codec.decode_error(data or "null", runner.errors)
+    error = codec.decode_error(data or "null", (*runner.errors, *OWN_ERRORS))
     error.add_note(f"run {run_id} has failed")
     raise error
 

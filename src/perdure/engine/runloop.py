@@ -189,6 +189,7 @@ class RunLoop(asyncio.AbstractEventLoop):
         context: contextvars.Context | None = None,
         **_: Any,
     ) -> asyncio.Task[Any]:
+        _refuse_as_completed()
         parent = asyncio.current_task(self)
         scope: TaskScope = parent.scope.child() if parent is not None else self.callback_scope.child()  # type: ignore[attr-defined]
         task = RunTask(coro, loop=self, name=name, context=context)
@@ -225,6 +226,20 @@ class RunLoop(asyncio.AbstractEventLoop):
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
         self._drive.loop_error(context)
+
+
+def _refuse_as_completed() -> None:
+    """`as_completed` puts coroutines into a set first: tasks would be numbered by memory address."""
+    frame = sys._getframe(2)
+    for _ in range(3):
+        if frame is None or not frame.f_code.co_filename.endswith("tasks.py"):
+            return
+        if frame.f_code.co_name in ("as_completed", "__init__"):
+            raise RuntimeError(
+                "as_completed() of coroutines starts them in an order that cannot be replayed; give it tasks: "
+                "[asyncio.create_task(c) for c in ...]"
+            )
+        frame = frame.f_back
 
 
 def _forbidden(name: str) -> Callable[..., NoReturn]:

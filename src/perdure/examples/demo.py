@@ -87,7 +87,7 @@ class Report:
     decisions: dict[str, int]
     malformed: list[tuple[int, str, str]]
     duplicates: list[tuple[int, int]]
-    pending: int
+    pending: list[str]
     performed: int
     replayed: int
     euros: str
@@ -177,7 +177,12 @@ async def _run_and_kill(plan: Plan, command: list[str], kill: Kill, stage: Stage
         process = await _start(plan, command, tally, gate, (tell, wait))
         os.close(tell)
         tell = -1
-        if not await _reached(told, kill):
+        try:
+            is_reached = await _reached(told, kill)
+        except BaseException:
+            await _stop(process)
+            raise
+        if not is_reached:
             await _ended(plan, process)
             return False
         process.send_signal(signal.SIGKILL)
@@ -242,13 +247,18 @@ async def _ended(plan: Plan, process: asyncio.subprocess.Process) -> None:
     """Wait for a worker's own end. If the demo is stopped meanwhile, so is the worker, in good order."""
     try:
         code = await process.wait()
-    except asyncio.CancelledError:
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        await process.wait()
+    except BaseException:
+        await _stop(process)
         raise
     if code != 0:
         raise DemoError(f"the worker ended with {code}; the end of {_log(plan)}:\n{_tail(_log(plan))}")
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    """The demo itself is being stopped: no worker outlives it."""
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    await process.wait()
 
 
 def _log(plan: Plan) -> Path:
@@ -313,12 +323,13 @@ async def report(plan: Plan, store: Store) -> Report:
     """Load every run of the demo and prove what must hold."""
     outcomes: dict[str, dict[str, Any]] = {}
     answers: dict[str, bool] = {}
-    performed = replayed = waiting = 0
+    waiting: list[str] = []
+    performed = replayed = 0
     for row in await rows(plan, store):
         loaded = await store.run_load(row.run_id)
         done, again = _performed(loaded.records)
         performed, replayed = performed + done, replayed + again
-        waiting += any(each.status == "pending" for each in loaded.interrupts)
+        waiting += [each.run_id for each in loaded.interrupts if each.status == "pending"]
         answers |= {
             each.run_id: codec.decode(each.answer)["approved"] for each in loaded.interrupts if each.answer
         }
@@ -352,7 +363,8 @@ def _performed(records: Sequence[Any]) -> tuple[int, int]:
     """
     done = again = 0
     for record in records:
-        if record.type == RecordType.COMPLETED:
+        # Paths that begin with @ are the records of idempotency keys: the same act as the call's.
+        if record.type == RecordType.COMPLETED and not record.path.startswith("@"):
             done += 1
         elif record.type == RecordType.STATUS and record.outcome == "running":
             again += done

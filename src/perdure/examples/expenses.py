@@ -1,5 +1,4 @@
-"""Expense claims: the program that `perdure demo` runs and kills. Read `expense_claim` first; the rest serves
-it.
+"""Expense claims: the program that `perdure demo` runs and kills. Read `expense_claim` first.
 
 It is written as if nothing could go wrong: no status column, no "already paid" flag, no code for continuing.
 Kill the process anywhere and start it again; what was done stays done, questions stay open until somebody
@@ -12,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import hashlib
 import os
 from collections.abc import Sequence
@@ -33,9 +33,7 @@ RUNNER = "perdure.examples.expenses:expense_claim"
 
 @perdure.workflow(name="expense_claim")
 async def expense_claim(order: dict[str, Any]) -> dict[str, Any]:
-    """One claim, from a row of a file to a receipt. `order` has the row's `cells`, and the `account` that
-    pays.
-    """
+    """One claim, from a row of a file to a receipt. `order` has the row's cells and the account that pays."""
     try:
         claim = await validate(order["cells"])
     except ClaimProblem as problem:
@@ -153,7 +151,9 @@ async def process(claims: Sequence[Submission], store: str) -> None:
     """
     async with await perdure.open_engine(store) as engine:
         for claim in claims:
-            await engine.start(expense_claim, claim.order, execution_id=claim.run_id)
+            # Refused if an earlier file claimed the same in other words: that run stands.
+            with contextlib.suppress(perdure.DurableConflictError):
+                await engine.start(expense_claim, claim.order, execution_id=claim.run_id)
         await engine.work([expense_claim], until_idle=True)
 
 

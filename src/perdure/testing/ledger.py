@@ -1,0 +1,99 @@
+"""The world outside: a file to which every effect of a program appends one line, synced, whatever becomes of its process.
+
+A line says which operation acted, in which process, what tokens it consumed and which fresh one it returned. What the journals say
+later is compared with it by `audit`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from perdure.flow.values import operation_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One effect, as it happened. A failed one returned nothing."""
+
+    operation_id: str
+    label: str
+    consumed: list[str]
+    token: str
+    incarnation: str
+    is_failure: bool = False
+
+
+class Ledger:
+    """The ledger, written by one process among others."""
+
+    def __init__(self, path: str, incarnation: str) -> None:
+        self._path = path
+        self._incarnation = incarnation
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def effect(self, label: str, consumed: Sequence[str]) -> str:
+        """Act once: returns a fresh token."""
+        return self._append(label, consumed, is_failure=False)
+
+    def fail(self, label: str, consumed: Sequence[str], times: int) -> None:
+        """Raise `ValueError` the first `times` times this operation comes here, counting earlier processes."""
+        failures = [line for line in self.lines() if line.is_failure and line.operation_id == operation_id()]
+        if len(failures) < times:
+            self._append(label, consumed, is_failure=True)
+            raise ValueError(f"{label} fails")
+
+    def has(self, label: str) -> bool:
+        """Whether an effect of this label has happened."""
+        return any(line.label == label for line in self.lines())
+
+    def lines(self) -> list[Line]:
+        return read(self._path)
+
+    def _append(self, label: str, consumed: Sequence[str], *, is_failure: bool) -> str:
+        token = new_token(label)
+        line = Line(
+            operation_id=operation_id(),
+            label=label,
+            consumed=list(consumed),
+            token=token,
+            incarnation=self._incarnation,
+            is_failure=is_failure,
+        )
+        # One write: lines of several processes do not mix, and a process dies before its line or after it.
+        os.write(self._file, (json.dumps(asdict(line)) + "\n").encode())
+        os.fsync(self._file)
+        return token
+
+
+def new_token(label: str) -> str:
+    """A value that nothing else ever returned."""
+    return f"tok-{label}-{uuid.uuid4().hex}"
+
+
+def read(path: str | Path) -> list[Line]:
+    """All lines, in the order in which they were written; none if nothing has happened."""
+    try:
+        text = Path(path).read_text()
+    except FileNotFoundError:
+        return []
+    return [Line(**json.loads(line)) for line in text.splitlines()]
+
+
+_ledger: Ledger | None = None
+
+
+def use(ledger: Ledger) -> None:
+    """The ledger of this process. Bodies run in contexts of the engine's, so there is no other way to them."""
+    global _ledger
+    _ledger = ledger
+
+
+def ledger() -> Ledger:
+    if _ledger is None:
+        raise RuntimeError("this process has no ledger")
+    return _ledger

@@ -1,0 +1,122 @@
+"""The person at a program's side: starts it, answers its questions, retries, repeats what is in doubt, until it has ended.
+
+Decides everything from what the store says, so that a person in a new process goes on where the last one was killed. What is asked and
+answered does not depend on when: a question is looked at when the run has come to rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from perdure.core.fold import fold
+from perdure.core.records import RunRow
+from perdure.core.resume import Resume
+from perdure.core.states import Status, is_terminal
+from perdure.engine.engine import Engine, RunResult
+from perdure.errors import AlreadyResumed, DurableConflictError, DurableRecoveryError, DurableRunError
+from perdure.testing.ledger import new_token
+from perdure.testing.programs import INPUT, Program
+
+RUN_ID = "run"
+FORK_ID = "run-fork"
+_MAX_TURNS = 100
+
+Attempt = Callable[[], Awaitable[RunResult]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Person:
+    """One person on one engine."""
+
+    engine: Engine
+    program: Program
+
+    async def go(self) -> dict[str, Any]:
+        """Bring everything of the program to its end: what became of each run, by id."""
+        if not self.program.is_forked:
+            return {RUN_ID: await self._to_end(RUN_ID, answers=True)}
+        source = await self.engine.run(self.program.workflow, INPUT, execution_id=RUN_ID)
+        if source.status == "paused":
+            await self._fork()
+        return {
+            FORK_ID: await self._to_end(FORK_ID, answers=True),
+            RUN_ID: await self._to_end(RUN_ID, answers=False),
+        }
+
+    async def _fork(self) -> None:
+        try:
+            await self.engine.fork(self.program.workflow, RUN_ID, new_id=FORK_ID)
+        except DurableConflictError:
+            pass  # forked before the last process was killed
+
+    async def _to_end(self, run_id: str, *, answers: bool) -> dict[str, Any]:
+        """`answers=False` refuses everything."""
+        run = self._run(run_id)
+        attempt = run
+        for _ in range(_MAX_TURNS):
+            try:
+                result = await attempt()
+            except Exception as error:
+                outcome = await self._after_error(run_id, error)
+                if isinstance(outcome, dict):
+                    return outcome
+                attempt = outcome
+                continue
+            if result.status == "completed":
+                return {"completed": result.output}
+            attempt = await self._decide(run_id, answers) or run
+        raise AssertionError(f"run {run_id} does not come to an end")
+
+    def _run(self, run_id: str) -> Attempt:
+        return lambda: self.engine.run(self.program.workflow, INPUT, execution_id=run_id)
+
+    async def _after_error(self, run_id: str, error: Exception) -> dict[str, Any] | Attempt:
+        """What a failure means: an end, or another attempt."""
+        row = await self._row(run_id)
+        workflow = self.program.workflow
+        if row.status == Status.CANCELLED and isinstance(error, DurableRunError | AlreadyResumed):
+            return {"cancelled": None}
+        if row.status == Status.FAILED and not isinstance(error, DurableRecoveryError):
+            if self.program.is_retried:
+                return lambda: self.engine.retry(workflow, run_id)
+            return {"failed": f"{type(error).__name__}: {error}"}
+        if isinstance(error, DurableRecoveryError) and await self._is_in_doubt(row):
+            operation_id = row.blocked_operation
+            return lambda: self.engine.resume(workflow, run_id, repeat_operation=operation_id)
+        raise error
+
+    async def _is_in_doubt(self, row: RunRow) -> bool:
+        """Whether the run waits for a decision that is the person's; any other difference is a fault."""
+        if row.status != Status.NEEDS_ATTENTION or row.blocked_operation is None:
+            return False
+        loaded = await self.engine.store.run_load(row.run_id)
+        op = fold(loaded.records).operations.get(row.blocked_operation.removeprefix(row.run_id + "/"))
+        return op is not None and op.is_in_doubt
+
+    async def _decide(self, run_id: str, answers: bool) -> Attempt | None:
+        """The run has come to rest: answer the first question there is an answer to, or wait for news and look again."""
+        row = await self._row(run_id)
+        if is_terminal(row.status):
+            return None
+        if self.program.is_cancelled:
+            await self.engine.cancel(run_id)
+            return None
+        questions = await self.engine.store.interrupt_list(run_id=run_id)
+        by_reason = sorted((row.reason, row.interrupt_id) for row in questions)
+        for reason, interrupt_id in by_reason:
+            approved = self.program.answers.get(reason.strip('"'))
+            if approved is not None:
+                answer = Resume(approved=approved and answers, metadata={"token": new_token("answer")})
+                return lambda: self.engine.resume(
+                    self.program.workflow, run_id, resume_value={interrupt_id: answer}, answered_by="person"
+                )
+        async for _ in self.engine.stream(run_id, after=row.seq):
+            break
+        return None
+
+    async def _row(self, run_id: str) -> RunRow:
+        row = await self.engine.store.run_get(run_id)
+        assert row is not None
+        return row
