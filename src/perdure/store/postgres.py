@@ -238,9 +238,7 @@ class PostgresDriver:
     def worker_beat(self, worker_id: str) -> bool:
         self._check_usable()
         presence = self._presences.get(worker_id)
-        if presence is None:
-            raise DurableStorageError(f"worker {worker_id} is not registered in this process")
-        return presence.beat()
+        return presence is not None and presence.beat()
 
     # --- life ---------------------------------------------------------------------------------------------
 

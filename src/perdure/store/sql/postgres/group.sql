@@ -93,6 +93,7 @@ WITH clock AS MATERIALIZED (
     UPDATE perdure.interrupt SET delivered_at = clock.now
     FROM clock, written, unnest(:delivered_runs::text[], :delivered_ids::text[]) AS answer (run_id, id)
     WHERE interrupt.id = answer.id AND interrupt.run_id = answer.run_id AND written.id = answer.run_id
+        AND interrupt.delivered_at IS NULL
 ), withdrawn AS (
     -- Nobody can answer a question of a run that has ended. Not `= 'pending'`: the index of all open questions is no way
     -- to those of one run.
