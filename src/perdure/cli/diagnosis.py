@@ -84,7 +84,7 @@ def _versions() -> Finding:
 
 def _file(url: str) -> list[Finding]:
     """About the file of an SQLite store."""
-    if url.startswith(("postgres://", "postgresql://")):
+    if not session.is_file(url):
         return []
     from perdure.store import filesystem
 

@@ -5,6 +5,7 @@ Everything that a command needs is imported by the command, so that help and com
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -75,7 +76,7 @@ def _top(
 def main() -> None:
     """The entry point. Ends the process with a code of `cli.exits`."""
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(
                 errors="backslashreplace"
             )  # a terminal that lacks a character still shows the line

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote
 
+from perdure.cli.output import complain
 from perdure.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ async def _until_signal(work: Callable[[], Awaitable[T]]) -> T:
 
     def stop(number: int) -> None:
         caught.append(number)
+        complain(f"{signal.Signals(number).name}: what has started may end first; once more ends it at once")
         task.cancel()
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(each)
@@ -68,7 +70,7 @@ def store_url(store: str | None, db_path: str | None = None) -> str:
 
 
 def address(url: str) -> list[str]:
-    """The option that names the store in a command that we show: none for the default, or if it has a password."""
+    """The option that names the store in a command we show; none for the default or one with a password."""
     from perdure.core.settings import get_config
 
     return [] if url == get_config().store_url or redacted(url) != url else ["--store", url]
@@ -81,10 +83,15 @@ def redacted(url: str) -> str:
 
 def missing_file(url: str) -> Path | None:
     """The SQLite file of the store if it is not there. Looking at a store must not create one."""
-    if url.startswith(("postgres://", "postgresql://")):
+    if not is_file(url):
         return None
     file = sqlite_file(url)
     return None if file.exists() else file
+
+
+def is_file(url: str) -> bool:
+    """Whether the address names an SQLite file. An unknown kind of store is refused when it is opened."""
+    return "://" not in url or url.startswith("sqlite://")
 
 
 def sqlite_file(url: str) -> Path:

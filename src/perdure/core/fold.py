@@ -48,6 +48,8 @@ class Operation:
     clock_s: float = 0.0
     error: str | None = None
     is_repeat: bool = False
+    waits_for: str | None = None
+    """Encoded list of the interrupt ids it was suspended on."""
 
     @property
     def is_completed(self) -> bool:
@@ -202,6 +204,7 @@ def _attempt_failed(journal: Journal, record: StoredRecord) -> None:
 def _suspended(journal: Journal, record: StoredRecord) -> None:
     op = journal.operations.get(keys.operation_key(record.path, record.index)) or _begin(journal, record)
     op.phase = Phase.SUSPENDED
+    op.waits_for = record.data
     op.seq = record.seq
 
 

@@ -161,8 +161,6 @@ class Call:
     is_suspended: bool = False
     is_exclusive: bool = False
     """Synchronous: nothing else of the workflow runs until it has ended."""
-    inside: set[str] = field(default_factory=set)
-    """Paths of idempotency keys this call's body has used: their questions are its questions."""
     is_timed_out: bool = False
     body: asyncio.Future[Any] | None = None
     scope: BodyScope | None = None

@@ -133,6 +133,12 @@ def _caller() -> object:
     return task if task is not None else threading.get_ident()
 
 
+class Running:
+    """How many drives this process has: a call without a run from a thread is suspicious only while there are some."""
+
+    drive_count = 0
+
+
 # The drive in workflow code, the body's scope inside a body, None outside a run.
 place: ContextVar[Drive | BodyScope | None] = ContextVar("perdure_place", default=None)
 

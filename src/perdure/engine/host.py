@@ -19,6 +19,7 @@ from perdure.core.fold import Journal, fold
 from perdure.core.leases import LeaseWatch
 from perdure.core.records import Claim, Loaded, NewRun, Record, RecordType, StoredRecord
 from perdure.core.settings import EngineSettings
+from perdure.engine.context import Running
 from perdure.engine.drive import Drive, DrivePlan
 from perdure.engine.news import News
 from perdure.engine.presence import Presence, new_worker
@@ -153,10 +154,12 @@ class Host:
             )
         )
         self.drives[lane.run_id] = drive
+        Running.drive_count += 1
         drive.ended.add_done_callback(lambda _: self._ended(drive))
         return drive
 
     def _ended(self, drive: Drive) -> None:
+        Running.drive_count -= 1
         if self.drives.get(drive.run_id) is drive:
             del self.drives[drive.run_id]
         self.news.tell()

@@ -30,7 +30,6 @@ def call_of(scope: BodyScope, spec: CallSpec, digest: str, args: tuple[Any, ...]
         if enclosing.call.path == path:
             raise IdempotencyError(f"{spec.name} calls itself with the same key {shown}; its result cannot depend on itself")
         enclosing = enclosing.parent
-    scope.outermost().call.inside.add(path)
     return Call(spec, path, 0, args, kwargs, shown, digest)
 
 
@@ -70,10 +69,10 @@ def run_blocking(scope: BodyScope, call: Call) -> Any:
         stacklevel=4,
     )
     drive = scope.drive
+    if call.path in drive.keys_running:
+        raise IdempotencyError(f"{call.spec.name} is running with the same key in a task this call would block")
     outcome = inner.recorded(drive, call)
     if outcome is None:
-        if call.path in drive.keys_running:
-            raise IdempotencyError(f"{call.spec.name} is running with the same key in a task this call would block")
         drive.check_open()
         drive.recorder.begin(call)
         drive.store.wait_committed(drive.lane, drive.recorder.flush())
@@ -110,13 +109,14 @@ async def _begin(scope: BodyScope, call: Call) -> Outcome | None:
     drive = scope.drive
     while True:
         scope.check_open(scope.line()) if asyncio.current_task() in scope.lines else drive.check_open()
+        running = drive.keys_running.get(call.path)
+        if running is not None:
+            await asyncio.shield(running)
+            continue
         outcome = inner.recorded(drive, call)
         if outcome is not None:
             return outcome
-        running = drive.keys_running.get(call.path)
-        if running is None:
-            break
-        await asyncio.shield(running)
+        break
     drive.keys_running[call.path] = drive.real_loop.create_future()
     try:
         await inner.begin(drive, call)

@@ -112,13 +112,22 @@ class Questions:
             for path, index in self._drive.journal.interrupts
             if (path, index) == (call.path, call.index)
             or keys.is_below(path, call.key)
-            or path in call.inside
-        }
+        } | self._waited_for(call)
+
+    def _waited_for(self, call: Call) -> set[tuple[str, int]]:
+        """Where the questions are that its record names: one asked under an idempotency key is elsewhere."""
+        op = self._drive.journal.operations.get(call.key)
+        if op is None or op.waits_for is None:
+            return set()
+        waited = set(codec.decode(op.waits_for))
+        rows = (row for rows in self._drive.journal.interrupts.values() for row in rows.values())
+        return {(row.path, row.index) for row in rows if row.interrupt_id in waited}
 
     def suspend(self, call: Call, scope: BodyScope) -> None:
         """A body has asked and unwound: store that, and what it asked, with one entry."""
         drive = self._drive
-        drive.recorder.suspend(call, scope.asked)
+        open_now = {question.interrupt_id for question in (*scope.asked, *scope.open_slot.values())}
+        drive.recorder.suspend(call, scope.asked, sorted(open_now))
         for question in scope.asked:
             drive.journal.add_interrupt(_pending_row(drive.run_id, question))
         call.body = None

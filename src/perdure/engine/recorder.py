@@ -70,9 +70,10 @@ class Recorder:
         self._record_call(RecordType.COMPLETED, call, outcome.kind, outcome.data, loop_s, None)
         return outcome
 
-    def suspend(self, call: Call, questions: Sequence[Question] = ()) -> None:
-        """An operation has asked; its questions go into the same entry."""
-        self._record_call(RecordType.SUSPENDED, call, None, None, self.clock(), None)
+    def suspend(self, call: Call, questions: Sequence[Question] = (), waits_for: Sequence[str] = ()) -> None:
+        """An operation has asked; its new questions go into the same entry. `waits_for` are all interrupt ids it waits for."""
+        data = codec.encode(list(waits_for)) if waits_for else None
+        self._record_call(RecordType.SUSPENDED, call, None, data, self.clock(), None)
         self._questions.extend(questions)
 
     def deliver(self, call: Call, interrupt_id: str) -> None:

@@ -231,7 +231,7 @@ class RunLoop(asyncio.AbstractEventLoop):
 def _refuse_as_completed() -> None:
     """`as_completed` puts coroutines into a set first: tasks would be numbered by memory address."""
     frame = sys._getframe(2)
-    for _ in range(3):
+    for _ in range(5):
         if frame is None or not frame.f_code.co_filename.endswith("tasks.py"):
             return
         if frame.f_code.co_name in ("as_completed", "__init__"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import threading
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,7 +15,7 @@ from perdure.core import codec
 from perdure.core.records import Kind, Recovery
 from perdure.engine import keyed
 from perdure.engine.calls import Call, CallSpec, spec_of
-from perdure.engine.context import BodyScope, TaskScope, current
+from perdure.engine.context import BodyScope, Running, TaskScope, current
 from perdure.errors import IdempotencyError, InvalidInputError, SerializationError
 from perdure.flow.names import claim_name
 
@@ -25,6 +27,7 @@ class Idempotent:
         self.spec = spec
         self._key_fn = key_fn
         self._owner = owner
+        self._has_warned = False
         functools.update_wrapper(self, spec.function)
         self._outer = replace(
             spec,
@@ -43,6 +46,7 @@ class Idempotent:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         scope = current()
         if scope is None:
+            self._warn_if_lost()
             return self.spec.function(*args, **kwargs)
         shown = self._key(args, kwargs)
         if isinstance(scope, TaskScope):
@@ -51,6 +55,18 @@ class Idempotent:
         if self.spec.is_async:
             return keyed.run(scope, call)
         return self._sync(scope, call)
+
+    def _warn_if_lost(self) -> None:
+        """A thread that was started by hand does not know its run: the body runs unrecorded, as the reference demands."""
+        is_suspicious = Running.drive_count > 0 and threading.current_thread() is not threading.main_thread()
+        if is_suspicious and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"{self.spec.name} is called in a thread that belongs to no run, so nothing is recorded; start the thread with "
+                "contextvars.copy_context().run, or make the call a step",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     def _sync(self, scope: BodyScope, call: Call) -> Any:
         try:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_PROGRESS_S = 0.05
 _MAX_READERS = 4
 _READER_LIFETIME_S = 1800.0
 _READER_WAIT_S = 15.0
@@ -62,6 +64,7 @@ class PostgresDriver:
         self._groups: GroupWriter | None = None
         self._writer_pid: int | None = None
         self._doubtful: set[Lane] = set()
+        self._told_at = -_PROGRESS_S
         self._guard = threading.Lock()
         self._readers: psycopg_pool.ConnectionPool[Any] | None = None
         self._presences: dict[str, Presence] = {}
@@ -95,7 +98,7 @@ class PostgresDriver:
     def _write_group(self, batches: Sequence[Batch]) -> None:
         self._connection()
         assert self._groups is not None
-        is_told = any(batch.change is not None or batch.questions for batch in batches)
+        is_told = self._is_to_be_told(batches)
         try:
             with _translated(is_ambiguous=True):
                 self._groups.write(batches, doubtful=self._doubtful, is_told=is_told)
@@ -106,6 +109,17 @@ class PostgresDriver:
             raise
         if self._doubtful:
             self._doubtful.difference_update(batch.lane for batch in batches)
+
+    def _is_to_be_told(self, batches: Sequence[Batch]) -> bool:
+        """Whether other processes hear of the group at once. What they may act on, always; plain progress
+        now and then, since a notification takes a lock that all committers of a database share. The
+        listener's floor has the rest."""
+        now = time.monotonic()
+        is_news = any(batch.change is not None or batch.questions for batch in batches)
+        if not is_news and now - self._told_at < _PROGRESS_S:
+            return False
+        self._told_at = now
+        return True
 
     def transact(self, work: Callable[[Session], T]) -> T:
         connection = self._connection()

@@ -509,6 +509,8 @@ def mapped(error: Exception, url: str) -> Exception:
     code = getattr(error, "sqlite_errorcode", None)
     if code is None:
         return _mapped_without_code(error, url)
+    if code == sqlite3.SQLITE_CONSTRAINT_CHECK:
+        return SerializationError("$", f"text holds a NUL character: {error}")
     match code & 0xFF:
         case busy if busy in _BUSY_CODES:
             return StoreBusy(f"the store at {url} is busy: {error}")

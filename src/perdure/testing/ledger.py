@@ -18,7 +18,7 @@ from perdure.flow.values import operation_id
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One effect, as it happened. A failed one returned nothing."""
+    """One effect, as it happened. The token of a failed one is in its error."""
 
     operation_id: str
     label: str
@@ -41,11 +41,10 @@ class Ledger:
         return self._append(label, consumed, is_failure=False)
 
     def fail(self, label: str, consumed: Sequence[str], times: int) -> None:
-        """Raise `ValueError` the first `times` times this operation comes here, counting earlier processes."""
+        """Raise `ValueError(token)` the first `times` times this operation comes here, counting earlier processes."""
         failures = [line for line in self.lines() if line.is_failure and line.operation_id == operation_id()]
         if len(failures) < times:
-            self._append(label, consumed, is_failure=True)
-            raise ValueError(f"{label} fails")
+            raise ValueError(self._append(label, consumed, is_failure=True))
 
     def has(self, label: str) -> bool:
         """Whether an effect of this label has happened."""

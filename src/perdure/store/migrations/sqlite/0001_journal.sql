@@ -46,7 +46,11 @@ CREATE TABLE record (
   wait_s REAL,
   clock_s REAL NOT NULL,
   at REAL NOT NULL,
-  PRIMARY KEY (run_id, seq)
+  PRIMARY KEY (run_id, seq),
+  -- Encoded text has no NUL. SQLite would take one and cut the text in its functions; Postgres refuses it.
+  CHECK (instr(data, char(0)) = 0),
+  CHECK (instr(name, char(0)) = 0),
+  CHECK (instr(path, char(0)) = 0)
 ) WITHOUT ROWID;
 
 CREATE TABLE interrupt (

@@ -1,0 +1,366 @@
+"""Compares what the journals say with what happened in the world, and with an undisturbed run of the same program.
+
+Pure but for reading the tables: `violations(facts, reference)` lists in sentences what does not hold, none if all does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from perdure.core import codec, ids
+from perdure.core.keys import operation_id, operation_key
+from perdure.core.records import RecordType
+from perdure.core.states import is_terminal
+from perdure.testing.faults import entry_name
+from perdure.testing.ledger import Line
+from perdure.testing.programs import INPUT
+
+Row = dict[str, Any]
+
+_TOKEN = re.compile(r"tok-[a-z0-9-]+?-[0-9a-f]{32}")
+_TABLES = ("run", "record", "interrupt", "worker")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """All that is left of a program: the tables, the ledger, what the last person was told, and who was killed."""
+
+    runs: Sequence[Row]
+    records: Sequence[Row]
+    interrupts: Sequence[Row]
+    lines: Sequence[Line]
+    outcome: dict[str, Any]
+    killed: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """What an undisturbed run of the program left, up to tokens."""
+
+    outcome: object
+    statuses: dict[str, str]
+    questions: frozenset[tuple[str, str, str]]
+    operations: frozenset[tuple[str, ...]]
+
+
+def read_tables(url: str) -> dict[str, list[Row]]:
+    """The tables of a store that nobody writes to any more, rows as dicts."""
+    if url.startswith("sqlite:///"):
+        import sqlite3  # only the driver that is used
+
+        connection = sqlite3.connect(url.removeprefix("sqlite:///"))
+        connection.row_factory = sqlite3.Row
+    else:
+        import psycopg  # optional dependency: perdure[postgres]
+        from psycopg.rows import dict_row
+
+        connection = psycopg.connect(url, autocommit=True, options="-c search_path=perdure", row_factory=dict_row)
+    try:
+        return {
+            table: [dict(row) for row in connection.execute(f"SELECT * FROM {table}").fetchall()]
+            for table in _TABLES
+        }
+    finally:
+        connection.close()
+
+
+def facts(
+    url: str, lines: Sequence[Line], outcome: dict[str, Any], killed: Iterable[str] = ()
+) -> Facts:
+    """Read what is left."""
+    tables = read_tables(url)
+    return Facts(
+        runs=tables["run"],
+        records=sorted(tables["record"], key=lambda row: (row["run_id"], row["seq"])),
+        interrupts=tables["interrupt"],
+        lines=lines,
+        outcome=outcome,
+        killed=frozenset(killed),
+    )
+
+
+def reference(facts: Facts) -> Reference:
+    """What others are compared with."""
+    return Reference(
+        outcome=without_tokens(facts.outcome),
+        statuses={row["id"]: row["status"] for row in facts.runs},
+        questions=frozenset((row["id"], row["reason"], row["status"]) for row in facts.interrupts),
+        operations=_operations(facts),
+    )
+
+
+def without_tokens(value: Any) -> Any:
+    """The value with what is fresh in each token taken out."""
+    match value:
+        case str():
+            return _TOKEN.sub(lambda found: found.group()[:-33], value)
+        case dict():
+            return {key: without_tokens(item) for key, item in value.items()}
+        case list() | tuple():
+            return [without_tokens(item) for item in value]
+        case _:
+            return value
+
+
+def violations(facts: Facts, reference: Reference) -> list[str]:
+    """Everything that does not hold."""
+    return [
+        *_differences(facts, reference),
+        *_orphans(facts),
+        *_journals(facts),
+        *_answers(facts),
+        *_effects(facts),
+    ]
+
+
+# --- against the undisturbed run ------------------------------------------------------------------------
+
+
+def _differences(facts: Facts, reference: Reference) -> Iterator[str]:
+    ours = globals()["reference"](facts)
+    for name in ("outcome", "statuses"):
+        if getattr(ours, name) != getattr(reference, name):
+            yield f"{name}: {getattr(ours, name)} instead of {getattr(reference, name)}"
+    for name in ("questions", "operations"):
+        mine, theirs = getattr(ours, name), getattr(reference, name)
+        if mine != theirs:
+            yield f"{name}: too many {sorted(mine - theirs)}, missing {sorted(theirs - mine)}"
+
+
+def _operations(facts: Facts) -> frozenset[tuple[str, ...]]:
+    """What the journals say was done: entry, kind, name; attempts and what was forgotten aside."""
+    ended: dict[tuple[str, str], tuple[str, ...]] = {}
+    for row in facts.records:
+        key = (row["run_id"], operation_key(row["path"], row["idx"]))
+        if row["type"] == RecordType.COMPLETED:
+            name = entry_name(row["run_id"], _record_of(row)).rpartition(" ")[0]
+            ended[key] = (name, str(row["kind"]), str(row["name"]))
+        elif row["type"] == RecordType.DROPPED:
+            ended.pop(key, None)
+    return frozenset(ended.values())
+
+
+def _record_of(row: Row) -> Any:
+    from perdure.core.records import Record  # the shape that names are made of
+
+    return Record(
+        type=row["type"], path=row["path"], index=row["idx"], outcome=row["outcome"], attempt=row["attempt"]
+    )
+
+
+# --- the tables by themselves ---------------------------------------------------------------------------
+
+
+def _orphans(facts: Facts) -> Iterator[str]:
+    known = {row["id"] for row in facts.runs}
+    for table, rows in (("record", facts.records), ("interrupt", facts.interrupts)):
+        for run_id in {row["run_id"] for row in rows} - known:
+            yield f"{table} rows of run {run_id}, which does not exist"
+    for row in facts.runs:
+        if row["status"] == "running":
+            yield f"run {row['id']} was left running by worker {row['worker_id']}"
+        elif row["worker_id"] is not None:
+            yield f"run {row['id']} is {row['status']} and still owned"
+    asked = {(row["run_id"], row["path"], row["idx"]) for row in facts.records if row["type"] == "suspended"}
+    for row in facts.interrupts:
+        if (row["run_id"], row["path"], row["idx"]) not in asked:
+            yield f"question {row['id']} of no suspended operation"
+
+
+def _journals(facts: Facts) -> Iterator[str]:
+    for run in facts.runs:
+        records = [row for row in facts.records if row["run_id"] == run["id"]]
+        if [row["seq"] for row in records] != list(range(1, run["seq"] + 1)):
+            yield f"run {run['id']}: its {len(records)} records are not numbered 1 to {run['seq']}"
+        statuses = [row["outcome"] for row in records if row["type"] == RecordType.STATUS]
+        if statuses and statuses[-1] != run["status"]:
+            yield f"run {run['id']} is {run['status']}, its journal ends with {statuses[-1]}"
+        ends = [row for row in statuses if is_terminal(row)]
+        if ends.count("completed") + ends.count("cancelled") > 1:
+            yield f"run {run['id']} ended more than once: {ends}"
+        yield from _completions(run["id"], records)
+
+
+def _completions(run_id: str, records: Sequence[Row]) -> Iterator[str]:
+    open_ends: Counter[str] = Counter()
+    for row in records:
+        key = operation_key(row["path"], row["idx"])
+        if row["type"] == RecordType.COMPLETED:
+            open_ends[key] += 1
+            if open_ends[key] > 1:
+                yield f"{operation_id(run_id, key)} completed twice (record {row['seq']})"
+        elif row["type"] == RecordType.DROPPED:
+            open_ends[key] -= 1
+        elif row["type"] == RecordType.STARTED and open_ends[key] > 0:
+            yield f"{operation_id(run_id, key)} began again after its end (record {row['seq']})"
+
+
+# --- questions and answers ------------------------------------------------------------------------------
+
+
+def _answers(facts: Facts) -> Iterator[str]:
+    statuses = {row["id"]: row["status"] for row in facts.runs}
+    places = Counter((row["run_id"], row["path"], row["idx"], row["slot"]) for row in facts.interrupts)
+    for place, count in places.items():
+        if count > 1:
+            yield f"asked {count} times: {place}"
+    for row in facts.interrupts:
+        key = operation_key(row["path"], row["idx"])
+        if row["id"] != ids.interrupt_id(row["run_id"], key, row["slot"]):
+            yield f"question {row['id']} has another id than its place gives it"
+        if row["status"] == "pending" and is_terminal(statuses.get(row["run_id"], "")):
+            yield f"question {row['id']} is open, and its run has ended"
+        if row["answer"] is not None:
+            yield from _answer(facts, row, statuses.get(row["run_id"]) == "completed")
+
+
+def _answer(facts: Facts, row: Row, is_over: bool) -> Iterator[str]:
+    of_run = [record for record in facts.records if record["run_id"] == row["run_id"]]
+    said = [r for r in of_run if r["type"] == "answered" and _data(r).get("interrupt_id") == row["id"]]
+    if len(said) != 1:
+        yield f"question {row['id']} was answered {len(said)} times"
+    if is_over and row["delivered_at"] is None:
+        yield f"the answer to question {row['id']} was never delivered"
+    place = (row["path"], row["idx"])
+    values = [r for r in of_run if r["type"] == "completed" and (r["path"], r["idx"]) == place]
+    if row["slot"] == "0" and [r["data"] for r in values] not in ([row["answer"]], []):
+        yield f"the answer to question {row['id']} is not what the code got"
+    token = codec.decode(row["answer"])["metadata"]["token"]
+    users = {line.operation_id for line in facts.lines if any(t.startswith(token) for t in line.consumed)}
+    if is_over and len(users) != 1:
+        yield f"the answer to question {row['id']} was used by {sorted(users)}"
+
+
+def _data(row: Row) -> dict[str, Any]:
+    value = codec.decode(row["data"]) if row["data"] else None
+    return value if isinstance(value, dict) else {}
+
+
+# --- effects --------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Operation:
+    """One operation of a journal, as far as effects go."""
+
+    recovery: str | None = None
+    arguments: str | None = None
+    outcome: str | None = None
+    data: str | None = None
+    repeats: int = 0
+    kind: str | None = None
+
+
+def _effects(facts: Facts) -> Iterator[str]:
+    operations = _operations_by_id(facts.records)
+    lines: dict[str, list[Line]] = defaultdict(list)
+    for line in facts.lines:
+        lines[line.operation_id].append(line)
+    known = _known_tokens(facts, operations)
+    yield from _labels(facts)
+    for op_id, of_op in lines.items():
+        op = operations.get(op_id)
+        if op is None:
+            yield f"{op_id} acted, and is in no journal"
+            continue
+        yield from _performances(op_id, op, of_op, facts.killed)
+        if op.recovery != "safe":
+            yield from _consumption(op_id, op, of_op, known)
+    recorded = {op.data for op_id, op in operations.items() if op_id in lines}
+    for op_id, op in operations.items():
+        if op.outcome == "value" and op.kind in ("step", "effect") and op_id not in lines and op.data not in recorded:
+            yield f"{op_id} is recorded with {op.data}, and never acted"
+
+
+def _operations_by_id(records: Sequence[Row]) -> dict[str, _Operation]:
+    operations: dict[str, _Operation] = defaultdict(_Operation)
+    for row in records:
+        op = operations[operation_id(row["run_id"], operation_key(row["path"], row["idx"]))]
+        match row["type"]:
+            case "started":
+                op.arguments = row["data"]
+                op.recovery = op.recovery or row["recovery"]
+            case "completed":
+                op.outcome, op.data, op.kind = row["outcome"], row["data"], row["kind"]
+                op.recovery = op.recovery or row["recovery"]
+            case "dropped":
+                op.outcome = op.data = None
+            case "repeat":
+                op.repeats += 1
+    return dict(operations)
+
+
+def _known_tokens(facts: Facts, operations: dict[str, _Operation]) -> set[str]:
+    """What the journals say the programs have learnt."""
+    known = {INPUT}
+    for op in operations.values():
+        if op.outcome == "value" and op.data is not None:
+            value = codec.decode(op.data)
+            if isinstance(value, UUID):
+                known.add(f"tok-uuid-{value.hex}")
+            elif isinstance(value, str):
+                known.add(value)
+    for row in facts.interrupts:
+        if row["answer"] is not None:
+            token = codec.decode(row["answer"])["metadata"]["token"]
+            known |= {token, f"{token}-refused"}
+    return known
+
+
+def _labels(facts: Facts) -> Iterator[str]:
+    """What is done again is done under the same operation id."""
+    by_label: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for line in facts.lines:
+        by_label[(line.operation_id.partition("/")[0], line.label)].add(line.operation_id)
+    for (run_id, label), op_ids in by_label.items():
+        if len(op_ids) > 1:
+            yield f"effect {label} of run {run_id} has the operation ids {sorted(op_ids)}"
+
+
+def _performances(op_id: str, op: _Operation, lines: Sequence[Line], killed: frozenset[str]) -> Iterator[str]:
+    """Once, unless in doubt at a kill: never again after what is recorded, once a process, repeats of survivors decided."""
+    done = [line for line in lines if not line.is_failure]
+    by_process = Counter(line.incarnation for line in done)
+    for incarnation, count in by_process.items():
+        if count > 1:
+            yield f"{op_id} acted {count} times in process {incarnation}"
+    survivors = [line for line in done if line.incarnation not in killed]
+    if len(survivors) > 1:
+        yield f"{op_id} acted in {[line.incarnation for line in survivors]}, which were not killed"
+    if op.recovery == "manual" and len(done) > 1 + op.repeats:
+        yield f"{op_id} is manual and acted {len(done)} times, with {op.repeats} decisions to repeat it"
+    if op.outcome in ("value", "error"):
+        yield from _last_is_recorded(op_id, op, lines)
+
+
+def _last_is_recorded(op_id: str, op: _Operation, lines: Sequence[Line]) -> Iterator[str]:
+    last = lines[-1]
+    if last.is_failure != (op.outcome == "error") or last.token not in (op.data or ""):
+        yield f"{op_id} has {op.outcome} {without_traceback(op.data)}, and acted last as {last}"
+
+
+def without_traceback(data: str | None) -> str:
+    """The start of a recorded outcome, for messages."""
+    return (data or "")[:200]
+
+
+def _consumption(op_id: str, op: _Operation, lines: Sequence[Line], known: set[str]) -> Iterator[str]:
+    """Effects consume what is recorded, and what they were called with."""
+    arguments = codec.decode(op.arguments) if op.arguments else {}
+    called_with = arguments.get("consumed") if isinstance(arguments, dict) else None
+    for line in lines:
+        if unknown := set(line.consumed) - known:
+            yield f"{op_id} consumed {sorted(unknown)}, which no journal has"
+        # A body may act on what it learnt itself, on top of its arguments.
+        if line.label == (arguments.get("label") if isinstance(arguments, dict) else None) and not op_id.endswith("!"):
+            if called_with is not None and op.kind == "step" and called_with != line.consumed and line.label not in _OWN:
+                yield f"{op_id} consumed {line.consumed}, its journal says {called_with}"
+
+
+_OWN = frozenset({"whole", "approved", "buy"})
+"""Labels of steps that consume what calls inside them returned."""
