@@ -1,0 +1,124 @@
+"""Runners for the tests of the command line, found there as `tests.cli.programs:<name>` and as a file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+import perdure
+
+
+@perdure.step(name="cli_pay")
+async def pay(order: dict[str, Any]) -> str:
+    if path := order.get("ledger"):
+        with open(path, "a") as ledger:
+            ledger.write(f"{order['id']}\n")
+    return f"paid {order['amount']} for {order['id']}"
+
+
+@perdure.workflow(name="cli_refund")
+async def refund(order: dict[str, Any]) -> dict[str, Any]:
+    answer = perdure.interrupt("Approve this refund?", {"id": order["id"], "amount": order["amount"]})
+    if not answer.approved:
+        return {"status": "denied", "said": answer.metadata}
+    return {"status": await pay(order), "said": answer.metadata}
+
+
+@perdure.workflow(name="cli_two_questions")
+async def two_questions(_: dict[str, Any]) -> list[bool]:
+    import asyncio
+
+    async def ask(which: str) -> bool:
+        return perdure.interrupt(f"Is {which} right?", {"which": which}).approved
+
+    return list(await asyncio.gather(ask("left"), ask("right")))
+
+
+@perdure.step(name="cli_flaky")
+async def flaky(path: str) -> str:
+    if not Path(path).exists():
+        raise ValueError("the file is not there yet")
+    return "found"
+
+
+@perdure.workflow(name="cli_fails")
+async def fails(path: str) -> str:
+    return await flaky(path)
+
+
+@perdure.step(name="cli_dies", recovery="manual")
+async def dies(path: str) -> str:
+    """Has its effect, and the first process that runs it dies before anybody records that."""
+    with open(path, "a") as ledger:
+        ledger.write("done\n")
+    if len(Path(path).read_text().splitlines()) == 1:
+        os._exit(9)
+    return "done twice"
+
+
+@perdure.workflow(name="cli_in_doubt")
+async def in_doubt(path: str) -> str:
+    return await dies(path)
+
+
+@perdure.step(name="cli_dies_safely")
+async def dies_once(path: str) -> str:
+    with open(path, "a") as ledger:
+        ledger.write("begun\n")
+    if len(Path(path).read_text().splitlines()) == 1:
+        os._exit(9)
+    return "got through"
+
+
+@perdure.workflow(name="cli_crashes")
+async def crashes(path: str) -> str:
+    return await dies_once(path)
+
+
+@perdure.step(name="cli_waits")
+async def wait_for_line(path: str) -> str:
+    """Say that it has begun, and wait for somebody to write into a named pipe."""
+    import asyncio
+
+    print("begun", file=sys.stderr, flush=True)
+    return await asyncio.to_thread(lambda: Path(path).read_text())
+
+
+@perdure.workflow(name="cli_waiting")
+async def waiting(path: str) -> str:
+    return await wait_for_line(path)
+
+
+def make_refund() -> object:
+    return refund
+
+
+def make_nothing() -> object:
+    return None
+
+
+def needs_an_argument(_: object) -> object:
+    return refund
+
+
+async def make_later() -> object:
+    return refund
+
+
+class Factory:
+    """Calling it would make a mark. Nobody may."""
+
+    called: ClassVar[list[str]] = []
+
+    def __init__(self) -> None:
+        Factory.called.append("class")
+
+    def __call__(self) -> object:
+        Factory.called.append("object")
+        return refund
+
+
+factory = object.__new__(Factory)
+a_number = 42
