@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Iterator
@@ -179,14 +180,26 @@ def listening(driver: PostgresDriver, bell: Bell) -> Listener:
 def test_watch_hears_of_what_changes_a_run(driver: PostgresDriver, peer: PostgresDriver) -> None:
     """Ends, waits, questions and writes from outside are told to other processes at once."""
     bell = Bell()
-    listener = listening(peer, bell)
+    driver._told_at = math.inf  # progress is not told: only what others may act on can ring
     run = started(driver)
+    listener = listening(peer, bell)
     write(driver, batch(run, 1, questions=[question(run.run_id)]))
     bell.wait()
     record, waiting = change("waiting", is_release=False)
     write(driver, batch(run, [record], change=waiting))
     bell.wait()
     driver.transact(lambda session: transactions.cancel(session, run.run_id, None))
+    bell.wait()
+    listener.stop()
+
+
+def test_watch_hears_of_progress(driver: PostgresDriver, peer: PostgresDriver) -> None:
+    """Plain records are told, too, if none were told a moment ago."""
+    run = started(driver)
+    bell = Bell()
+    listener = listening(peer, bell)
+    driver._told_at = -math.inf
+    write(driver, batch(run))
     bell.wait()
     listener.stop()
 

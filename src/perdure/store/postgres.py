@@ -211,15 +211,10 @@ class PostgresDriver:
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
         self._check_usable()
         listener = Listener(self._direct_info, self._channel, callback, lambda: self._writer_pid)
-        self._listeners.append(listener)
+        # Stopped ones stay until they have ended, so that `close` leaves no connection behind.
+        self._listeners = [*(other for other in self._listeners if other.is_alive()), listener]
         listener.start()
-
-        def stop() -> None:
-            listener.stop()
-            with contextlib.suppress(ValueError):
-                self._listeners.remove(listener)
-
-        return stop
+        return listener.stop
 
     def worker_lock(self, worker_id: str) -> str:
         self._check_usable()
@@ -265,7 +260,7 @@ class PostgresDriver:
         if os.getpid() != self._pid:
             return  # a forked child shares the sockets: a farewell on them would end the parent's sessions
         self._is_closed = True
-        for listener in list(self._listeners):
+        for listener in self._listeners:
             listener.stop_and_wait()
         for worker_id in list(self._presences):
             self.worker_unlock(worker_id)

@@ -9,6 +9,7 @@ and a name from another start proves nothing.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -73,8 +74,13 @@ class Presence:
         return self._name is not None and self._name != _NO_LOCK
 
     def release(self) -> None:
-        """Give the lock back. Idempotent."""
+        """Give the lock back; others see it free when this returns. Idempotent."""
+        psycopg = load_psycopg()
         with self._guard:
+            if self._connection is not None and self._name not in (None, _NO_LOCK):
+                # The end of a session is seen only a moment after its client has left.
+                with contextlib.suppress(psycopg.Error):
+                    simple(self._connection, "SELECT pg_advisory_unlock_all()")
             self._drop()
 
     def _open(self) -> str:
