@@ -20,6 +20,7 @@ class Phase(StrEnum):
     STARTED = "started"
     RETRYING = "retrying"  # an attempt failed, the next is due
     SUSPENDED = "suspended"
+    ANSWERED = "answered"  # a question of it was answered, its body has not begun again
     COMPLETED = "completed"
     DROPPED = "dropped"  # its error was forgotten by a retry
 
@@ -211,7 +212,7 @@ def _suspended(journal: Journal, record: StoredRecord) -> None:
 def _delivered(journal: Journal, record: StoredRecord) -> None:
     op = journal.operations.get(keys.operation_key(record.path, record.index))
     if op is not None and op.phase is Phase.SUSPENDED:
-        op.phase = Phase.STARTED
+        op.phase = Phase.ANSWERED
         op.seq = record.seq
 
 

@@ -25,7 +25,7 @@ class Action(Enum):
 
 def decide(op: Operation | None) -> Action:
     """What the journal says about an operation the code calls."""
-    if op is None or op.phase is Phase.DROPPED:
+    if op is None or op.phase in (Phase.DROPPED, Phase.ANSWERED):
         return Action.RUN
     match op.phase:
         case Phase.COMPLETED:
@@ -65,6 +65,8 @@ def trailing_errors(journal: Journal, below: str = "") -> list[Operation]:
         for op in journal.operations.values()
         if op.is_completed
         and op.outcome == OutcomeKind.ERROR
+        # A key records an error only where the effect has happened and its result could not be stored.
+        and not op.path.startswith("@")
         and (not below or keys.is_below(op.path, below))
         and _is_trailing(journal, op, below)
     ]

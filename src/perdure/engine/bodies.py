@@ -94,6 +94,7 @@ class Bodies:
         """Run the body from its top under the same operation id: a question of it was answered."""
         call.is_suspended = False
         self._starting.add(call)
+        self._drive.recorder.begin(call)
         self._drive.recorder.after_commit(self._drive.recorder.next_entry(), self._run, call)
 
     def _run(self, call: Call) -> None:

@@ -282,9 +282,8 @@ class Engine:
             return
         if row.status == Status.WAITING and await self._questions(run_id):
             raise ChainResumeError(f"run {run_id} waits for an answer; give one with resume_value=Resume(approved=...)")
-        if row.status == Status.RUNNING and row.worker_id is not None:
-            if row.worker_id not in await self.host.dead_workers():
-                raise RunBusy(run_id)
+        if row.status == Status.RUNNING and row.worker_id is not None and await self.host.is_alive(row.worker_id):
+            raise RunBusy(run_id)
 
     async def _repeat(self, row: RunRow, operation_id: str) -> None:
         """A person's decision to perform an operation in doubt again."""

@@ -239,6 +239,24 @@ class Host:
         self._leases.forget({worker.worker_id for worker in workers})
         return dead
 
+    async def is_alive(self, worker_id: str) -> bool:
+        """Whether a worker lives: waits for a verdict where one look cannot tell (at most a lease)."""
+        if worker_id == self.worker_id:
+            return True
+        first_beat: int | None = None
+        while True:
+            mark = self.news.mark()
+            worker = next((w for w in await self.store.worker_list() if w.worker_id == worker_id), None)
+            if worker is None:
+                return False
+            proof = await self.store.worker_probe(worker)
+            if self._leases.is_dead(worker, proof, time.monotonic()):
+                return False
+            first_beat = worker.beat if first_beat is None else first_beat
+            if proof == "alive" or worker.beat != first_beat:
+                return True
+            await self.news.wait(mark, self.settings.poll_s)
+
     async def bury(self, worker_ids: list[str]) -> None:
         """End dead workers' rows: their runs become pending, for whoever has the runner."""
         for worker_id in worker_ids:

@@ -31,13 +31,10 @@ class Presence:
         """Take the worker's lock; returns `path|inode`. `DurableStorageError` if it cannot be taken."""
         path = self._path(worker_id)
         try:
-            while True:
-                handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                inode = os.fstat(handle).st_ino
-                if _inode(path) == inode:
-                    break
-                os.close(handle)  # swept away between opening and locking
+            handle, inode = _lock_file(path)
+            while _inode(path) != inode:  # swept away between opening and locking
+                os.close(handle)
+                handle, inode = _lock_file(path)
         except OSError as error:
             raise DurableStorageError(f"cannot lock {path} for worker {worker_id}: {error}") from error
         self._held[worker_id] = handle
@@ -98,6 +95,16 @@ class Presence:
         # An id may hold anything; a file name may not.
         name = worker_id if _PLAIN.fullmatch(worker_id) else hashlib.sha256(worker_id.encode()).hexdigest()
         return f"{self._database}.worker-{name}"
+
+
+def _lock_file(path: str) -> tuple[int, int]:
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise
+    return handle, os.fstat(handle).st_ino
 
 
 def _inode(path: str) -> int | None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from perdure.errors import DurableStorageError
+from perdure.errors import DurableStorageError, PerdureError, SerializationError
 from perdure.store import transactions
 from perdure.store.base import Entry, Lane
 from perdure.store.driver import Batch, Driver, Session, StoreBusy, StoreLost
@@ -246,7 +246,7 @@ class Writer:
 
     def _commit_halves(self, entries: list[Entry], error: Exception, told: _Told) -> None:
         if len(entries) == 1:
-            told.refuse([entries[0].lane], error)
+            told.refuse([entries[0].lane], _typed(error))
             return
         middle = len(entries) // 2
         self._commit(entries[:middle], told)
@@ -344,6 +344,15 @@ def _merge(batch: Batch, entry: Entry) -> None:
     if entry.delivered:
         batch.delivered.extend(entry.delivered)
     batch.change = entry.change
+
+
+def _typed(error: Exception) -> Exception:
+    """What a single entry is refused with. Whatever a driver stumbles over in a value is the value's fault."""
+    if isinstance(error, PerdureError):
+        return error
+    found = SerializationError("$", f"cannot be stored: {type(error).__name__}: {error}")
+    found.__cause__ = error
+    return found
 
 
 def _tell_lanes(lanes: Sequence[Lane]) -> None:

@@ -1,1 +1,2 @@
-"""Tools that prove what the package promises: crash points and the explorer that kills a process at each of them."""
+"""Tools that prove what the package promises: crash points and the explorer that kills a process at each of
+them."""

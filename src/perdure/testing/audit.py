@@ -1,6 +1,8 @@
-"""Compares what the journals say with what happened in the world, and with an undisturbed run of the same program.
+"""Compares what the journals say with what happened in the world, and with an undisturbed run of the same
+program.
 
-Pure but for reading the tables: `violations(facts, reference)` lists in sentences what does not hold, none if all does.
+Pure but for reading the tables: `violations(facts, reference)` lists in sentences what does not hold, none
+if all does.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from perdure.core.records import RecordType
 from perdure.core.states import is_terminal
 from perdure.testing.faults import entry_name
 from perdure.testing.ledger import Line
-from perdure.testing.programs import INPUT
+from perdure.testing.programs import COMPOSED, INPUT
 
 Row = dict[str, Any]
 
@@ -28,7 +30,8 @@ _TABLES = ("run", "record", "interrupt", "worker")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All that is left of a program: the tables, the ledger, what the last person was told, and who was killed."""
+    """All that is left of a program: the tables, the ledger, what the last person was told, and who was
+    killed."""
 
     runs: Sequence[Row]
     records: Sequence[Row]
@@ -59,7 +62,10 @@ def read_tables(url: str) -> dict[str, list[Row]]:
         import psycopg  # optional dependency: perdure[postgres]
         from psycopg.rows import dict_row
 
-        connection = psycopg.connect(url, autocommit=True, options="-c search_path=perdure", row_factory=dict_row)
+        options = "-c search_path=perdure"
+        connection = psycopg.Connection[Any].connect(
+            url, autocommit=True, options=options, row_factory=dict_row
+        )
     try:
         return {
             table: [dict(row) for row in connection.execute(f"SELECT * FROM {table}").fetchall()]
@@ -69,9 +75,7 @@ def read_tables(url: str) -> dict[str, list[Row]]:
         connection.close()
 
 
-def facts(
-    url: str, lines: Sequence[Line], outcome: dict[str, Any], killed: Iterable[str] = ()
-) -> Facts:
+def facts(url: str, lines: Sequence[Line], outcome: dict[str, Any], killed: Iterable[str] = ()) -> Facts:
     """Read what is left."""
     tables = read_tables(url)
     return Facts(
@@ -273,7 +277,12 @@ def _effects(facts: Facts) -> Iterator[str]:
             yield from _consumption(op_id, op, of_op, known)
     recorded = {op.data for op_id, op in operations.items() if op_id in lines}
     for op_id, op in operations.items():
-        if op.outcome == "value" and op.kind in ("step", "effect") and op_id not in lines and op.data not in recorded:
+        if (
+            op.outcome == "value"
+            and op.kind in ("step", "effect")
+            and op_id not in lines
+            and op.data not in recorded
+        ):
             yield f"{op_id} is recorded with {op.data}, and never acted"
 
 
@@ -323,7 +332,8 @@ def _labels(facts: Facts) -> Iterator[str]:
 
 
 def _performances(op_id: str, op: _Operation, lines: Sequence[Line], killed: frozenset[str]) -> Iterator[str]:
-    """Once, unless in doubt at a kill: never again after what is recorded, once a process, repeats of survivors decided."""
+    """Once, unless in doubt at a kill: never again after what is recorded, once a process, repeats of
+    survivors decided."""
     done = [line for line in lines if not line.is_failure]
     by_process = Counter(line.incarnation for line in done)
     for incarnation, count in by_process.items():
@@ -351,16 +361,17 @@ def without_traceback(data: str | None) -> str:
 
 def _consumption(op_id: str, op: _Operation, lines: Sequence[Line], known: set[str]) -> Iterator[str]:
     """Effects consume what is recorded, and what they were called with."""
-    arguments = codec.decode(op.arguments) if op.arguments else {}
-    called_with = arguments.get("consumed") if isinstance(arguments, dict) else None
+    called_with = _called_with(op)
     for line in lines:
         if unknown := set(line.consumed) - known:
             yield f"{op_id} consumed {sorted(unknown)}, which no journal has"
-        # A body may act on what it learnt itself, on top of its arguments.
-        if line.label == (arguments.get("label") if isinstance(arguments, dict) else None) and not op_id.endswith("!"):
-            if called_with is not None and op.kind == "step" and called_with != line.consumed and line.label not in _OWN:
-                yield f"{op_id} consumed {line.consumed}, its journal says {called_with}"
+        if called_with not in (None, line.consumed):
+            yield f"{op_id} consumed {line.consumed}, its journal says {called_with}"
 
 
-_OWN = frozenset({"whole", "approved", "buy"})
-"""Labels of steps that consume what calls inside them returned."""
+def _called_with(op: _Operation) -> object:
+    """The tokens in a step's recorded arguments; None for steps that act on what calls inside them returned."""
+    arguments = codec.decode(op.arguments) if op.arguments else None
+    if op.kind != "step" or not isinstance(arguments, dict) or arguments.get("label") in COMPOSED:
+        return None
+    return arguments.get("consumed")

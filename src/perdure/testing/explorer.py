@@ -1,8 +1,8 @@
 """Kills a program at its points and looks whether the laws hold afterwards.
 
-One scenario: a process runs the program and is killed at a point (and, of a pair, its successor at another); then a new person goes on
-in a new process while a worker process competes for the runs; then `audit` compares. Scenarios are independent: as many run at a time
-as there are sites.
+One scenario: a process runs the program and is killed at a point (and, of a pair, its successor at
+another); then a new person goes on in a new process while a worker process competes for the runs; then
+`audit` compares. Scenarios are independent: as many run at a time as there are sites.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import random
 import shutil
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -76,7 +76,9 @@ class Scenario:
     ordinal: int | None = None
 
     def __str__(self) -> str:
-        return self.point if self.ordinal is None else f"{self.point}, then the recovery's point {self.ordinal}"
+        return (
+            self.point if self.ordinal is None else f"{self.point}, then the recovery's point {self.ordinal}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +111,8 @@ class Report:
 
 
 class Explorer:
-    """Runs scenarios of one program. `directory` is for ledgers and logs; `sites` are used one scenario each."""
+    """Runs scenarios of one program. `directory` is for ledgers and logs; `sites` are used one scenario
+    each."""
 
     def __init__(self, program: Program, zygote: Zygote, sites: Sequence[Site], directory: Path) -> None:
         self.program = program
@@ -122,7 +125,8 @@ class Explorer:
         self._scenario_count = 0
 
     def undisturbed(self) -> tuple[audit.Reference, list[str]]:
-        """A run that nobody kills: what it leaves, and its points in order. Raises `AssertionError` if it is not right itself."""
+        """A run that nobody kills: what it leaves, and its points in order. Raises `AssertionError` if it
+        is not right itself."""
         with self._site() as site:
             place = self._place(site)
             place.run("undisturbed")
@@ -130,6 +134,10 @@ class Explorer:
             reference = audit.reference(facts)
             found = audit.violations(facts, reference)
             assert not found, f"{self.program.name}, undisturbed: {found}"
+            for run_id, outcome in facts.outcome.items():
+                assert list(outcome) == [self.program.ends], (
+                    f"{self.program.name}: {run_id} ended as {outcome}"
+                )
             return reference, place.trace()
 
     def explore(
@@ -200,7 +208,13 @@ class _Place:
         return self._recover(recovers=crc32(str(scenario).encode()) % 2 == 0)
 
     def _victim(
-        self, name: str, killed: list[str], trail: list[str], *, point: str | None = None, ordinal: int | None = None
+        self,
+        name: str,
+        killed: list[str],
+        trail: list[str],
+        *,
+        point: str | None = None,
+        ordinal: int | None = None,
     ) -> int:
         note = self._directory / f"{name}.point"
         code = self._wait(name, self._spawn("person", name, point=point, ordinal=ordinal, note=str(note)))
@@ -291,7 +305,3 @@ def pairs(points: Sequence[str], count: int, choose: random.Random) -> list[Scen
 def sample(points: Sequence[str], count: int, choose: random.Random) -> list[Scenario]:
     """Some of the points."""
     return singles(choose.sample(list(points), min(count, len(points))))
-
-
-Sites = Callable[[int], Sequence[Site]]
-"""Makes that many sites."""

@@ -1,14 +1,16 @@
-"""Kill points: names every instant at which a journal entry changes its state, and kills the process at a chosen one.
+"""Kill points: names every instant at which a journal entry changes its state, and kills the process at a
+chosen one.
 
 A point is a journal entry (run, path and index, transition, attempt) and a stage:
 
-- `enqueued`: the entry is in the queue and nothing of it is on disk. Inside a group the disk is slow first (`HOLD_S`), so that
-  whatever the run does without waiting for this entry is done before the process dies. Inside an outside write (claim, answer,
-  fork, retry) it is the open transaction.
+- `enqueued`: the entry is in the queue and nothing of it is on disk. Inside a group the disk is slow first
+  (`HOLD_S`), so that whatever the run does without waiting for this entry is done before the process dies.
+  Inside an outside write (claim, answer, fork, retry) it is the open transaction.
 - `committed`: the transaction is durable, and nobody in the process knows.
 - `acknowledged`: whoever waited for it has been told.
 
-Heartbeats are no points. `FaultStore` is a real `SqlStore`; `FaultDriver` is a real driver with these three instants in it.
+Heartbeats are no points. `FaultStore` is a real `SqlStore`; `FaultDriver` is a real driver with these three
+instants in it.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ from perdure.store.sql_store import SqlStore
 T = TypeVar("T")
 
 HOLD_S = 0.03
-"""How long the disk is slow before the power goes. A fault, not a wait for something: nothing depends on its length."""
+"""How long the disk is slow before the power goes. A fault, not a wait for something: nothing depends on
+its length."""
 
 # The digest of an idempotency key contains tokens, which differ from run to run.
 _KEY_DIGEST = re.compile(r"(@[^:/!]+):[0-9a-f]+")
@@ -52,7 +55,8 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where to die: at the point of this name, or at the `ordinal`-th point reached (from 1). `note` is a file for its name."""
+    """Where to die: at the point of this name, or at the `ordinal`-th point reached (from 1). `note` is a
+    file for its name."""
 
     point: str | None = None
     ordinal: int | None = None
@@ -74,7 +78,8 @@ def entry_name(run_id: str, record: Record | StoredRecord) -> str:
 
 
 class Faults:
-    """What one process has reached, in order, and where it dies. Used by its loop's and its writer's threads."""
+    """What one process has reached, in order, and where it dies. Used by its loop's and its writer's
+    threads."""
 
     def __init__(self, target: Target | None = None) -> None:
         self._target = target or Target()
@@ -132,7 +137,8 @@ class Faults:
 
 
 class FaultDriver:
-    """A driver in which a process can die before and after each transaction. Everything else is the driver's own."""
+    """A driver in which a process can die before and after each transaction. Everything else is the
+    driver's own."""
 
     def __init__(self, driver: Driver, faults: Faults) -> None:
         self._driver = driver
@@ -144,7 +150,7 @@ class FaultDriver:
 
     def write(self, batches: Sequence[Batch], *, is_inline: bool = False) -> None:
         names = [self._names(batch) for batch in batches]
-        self._faults.reached(sum(names, []), Stage.ENQUEUED, hold_s=HOLD_S)
+        self._faults.reached([name for of_batch in names for name in of_batch], Stage.ENQUEUED, hold_s=HOLD_S)
         self._driver.write(batches, is_inline=is_inline)
         written: list[str] = []
         for batch, of_batch in zip(batches, names, strict=True):

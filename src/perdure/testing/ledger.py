@@ -1,7 +1,8 @@
-"""The world outside: a file to which every effect of a program appends one line, synced, whatever becomes of its process.
+"""The world outside: a file to which every effect of a program appends one line, synced, whatever becomes
+of its process.
 
-A line says which operation acted, in which process, what tokens it consumed and which fresh one it returned. What the journals say
-later is compared with it by `audit`.
+A line says which operation acted, in which process, what tokens it consumed and which fresh one it
+returned. What the journals say later is compared with it by `audit`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class Ledger:
         return self._append(label, consumed, is_failure=False)
 
     def fail(self, label: str, consumed: Sequence[str], times: int) -> None:
-        """Raise `ValueError(token)` the first `times` times this operation comes here, counting earlier processes."""
+        """Raise `ValueError(token)` the first `times` times this operation comes here, counting earlier
+        processes."""
         failures = [line for line in self.lines() if line.is_failure and line.operation_id == operation_id()]
         if len(failures) < times:
             raise ValueError(self._append(label, consumed, is_failure=True))
@@ -87,7 +89,8 @@ _ledger: Ledger | None = None
 
 
 def use(ledger: Ledger) -> None:
-    """The ledger of this process. Bodies run in contexts of the engine's, so there is no other way to them."""
+    """The ledger of this process. Bodies run in contexts of the engine's, so there is no other way to
+    them."""
     global _ledger
     _ledger = ledger
 

@@ -1,7 +1,9 @@
-"""The person at a program's side: starts it, answers its questions, retries, repeats what is in doubt, until it has ended.
+"""The person at a program's side: starts it, answers its questions, retries, repeats what is in doubt,
+until it has ended.
 
-Decides everything from what the store says, so that a person in a new process goes on where the last one was killed. What is asked and
-answered does not depend on when: a question is looked at when the run has come to rest.
+Decides everything from what the store says, so that a person in a new process goes on where the last one
+was killed. What is asked and answered does not depend on when: a question is looked at when the run has
+come to rest.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from perdure.core.records import RunRow
 from perdure.core.resume import Resume
 from perdure.core.states import Status, is_terminal
 from perdure.engine.engine import Engine, RunResult
-from perdure.errors import AlreadyResumed, DurableConflictError, DurableRecoveryError, DurableRunError
+from perdure.errors import AlreadyResumed, DurableRecoveryError, DurableRunError
 from perdure.testing.ledger import new_token
 from perdure.testing.programs import INPUT, Program
 
@@ -37,19 +39,17 @@ class Person:
         """Bring everything of the program to its end: what became of each run, by id."""
         if not self.program.is_forked:
             return {RUN_ID: await self._to_end(RUN_ID, answers=True)}
-        source = await self.engine.run(self.program.workflow, INPUT, execution_id=RUN_ID)
-        if source.status == "paused":
-            await self._fork()
+        await self._fork_once()
         return {
             FORK_ID: await self._to_end(FORK_ID, answers=True),
             RUN_ID: await self._to_end(RUN_ID, answers=False),
         }
 
-    async def _fork(self) -> None:
-        try:
+    async def _fork_once(self) -> None:
+        """Fork the source where it is paused, before it is answered, unless the last person has done that."""
+        if await self.engine.store.run_get(FORK_ID) is None:
+            await self.engine.run(self.program.workflow, INPUT, execution_id=RUN_ID)
             await self.engine.fork(self.program.workflow, RUN_ID, new_id=FORK_ID)
-        except DurableConflictError:
-            pass  # forked before the last process was killed
 
     async def _to_end(self, run_id: str, *, answers: bool) -> dict[str, Any]:
         """`answers=False` refuses everything."""
@@ -96,7 +96,8 @@ class Person:
         return op is not None and op.is_in_doubt
 
     async def _decide(self, run_id: str, answers: bool) -> Attempt | None:
-        """The run has come to rest: answer the first question there is an answer to, or wait for news and look again."""
+        """The run has come to rest: answer the first question there is an answer to, or wait for news and
+        look again."""
         row = await self._row(run_id)
         if is_terminal(row.status):
             return None

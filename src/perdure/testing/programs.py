@@ -1,7 +1,9 @@
-"""The programs that the explorer runs: each shows one shape of concurrency, failure or question, with effects in a ledger.
+"""The programs that the explorer runs: each shows one shape of concurrency, failure or question, with
+effects in a ledger.
 
-Every effect consumes tokens that earlier ones returned and returns a fresh one. What is compared afterwards must not depend on time:
-where two things race, the program makes sure that the same one wins in every execution.
+Every effect consumes tokens that earlier ones returned and returns a fresh one. What is compared afterwards
+must not depend on time: where two things race, the program makes sure that the same one wins in every
+execution.
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from perdure.core.resume import Resume
 from perdure.core.retry import RetryPolicy
@@ -21,17 +22,21 @@ from perdure.flow.workflow import Workflow, workflow
 from perdure.testing.ledger import ledger
 
 INPUT = "tok-input"
+COMPOSED = frozenset({"whole", "approved", "buy"})
+"""Labels of steps that consume what calls inside them returned, not what they were called with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A workflow and what the person does with it: answers by reason, and whether a failure is retried."""
+    """A workflow and what the person does with it: answers by reason, and whether a failure is retried;
+    `ends` is how it ends then."""
 
     workflow: Workflow
     answers: Mapping[str, bool] = field(default_factory=dict)
     is_retried: bool = False
     is_forked: bool = False
     is_cancelled: bool = False
+    ends: str = "completed"
 
     @property
     def name(self) -> str:
@@ -70,7 +75,7 @@ async def flaky(label: str, consumed: list[str], times: int) -> str:
 @step(name="put_after")
 async def put_after(label: str, consumed: list[str], other: str) -> str:
     """Goes on until another effect has happened."""
-    while not ledger().has(other):
+    while not ledger().has(other):  # noqa: ASYNC110  # the other may act in another process
         await asyncio.sleep(0.002)
     return ledger().effect(label, consumed)
 
@@ -260,7 +265,7 @@ async def failing_branches(value: str) -> list[str]:
     three = await asyncio.gather(
         flaky("left", [before], 1), put("middle", [before]), flaky("right", [before], 1)
     )
-    return [*three, await pay("joined", three)]
+    return [*three, await pay("joined", list(three))]
 
 
 # --- forks, keys, questions in bodies -------------------------------------------------------------------
@@ -359,14 +364,14 @@ PROGRAMS: Sequence[Program] = (
     Program(workflow=timeout),
     Program(workflow=two_questions, answers={"first?": True, "second?": False}),
     Program(workflow=handled_error),
-    Program(workflow=failing),
+    Program(workflow=failing, ends="failed"),
     Program(workflow=retried_step),
     Program(workflow=failing_branches, is_retried=True),
     Program(workflow=nested, answers={"inner?": True}),
     Program(workflow=loop),
     Program(workflow=sleeping),
     Program(workflow=forked, answers={"fork?": True}, is_forked=True),
-    Program(workflow=cancelled, is_cancelled=True),
+    Program(workflow=cancelled, is_cancelled=True, ends="cancelled"),
     Program(workflow=keyed),
     Program(workflow=keyed_sync),
     Program(workflow=question_in_step, answers={"in body?": True, "again in body?": False}),
@@ -375,5 +380,3 @@ PROGRAMS: Sequence[Program] = (
 
 def program(name: str) -> Program:
     return next(program for program in PROGRAMS if program.name == name)
-
-

@@ -20,9 +20,11 @@ _SETTINGS = EngineSettings(poll_s=0.02)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """`person` starts the program or goes on with it; `worker` competes for its runs until it is told to stop (SIGTERM).
+    """`person` starts the program or goes on with it; `worker` competes for its runs until it is told to
+    stop (SIGTERM).
 
-    `recovers` lets a person first do what a worker does (`engine.recover`). The result is a JSON file: `outcome`, `trace`.
+    `recovers` lets a person first do what a worker does (`engine.recover`). The result is a JSON file:
+    `outcome`, `trace`.
     """
 
     role: str
@@ -53,7 +55,8 @@ async def _person(job: Job, program: Program, faults: Faults) -> None:
             outcome = await Person(engine=engine, program=program).go()
     finally:
         await store.close()
-    Path(job.result).write_text(json.dumps({"outcome": outcome, "trace": faults.trace}))
+    result = json.dumps({"outcome": outcome, "trace": faults.trace})
+    await asyncio.to_thread(Path(job.result).write_text, result)
 
 
 async def _worker(job: Job, program: Program, faults: Faults) -> None:

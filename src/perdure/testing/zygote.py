@@ -1,7 +1,8 @@
 """Cheap processes: one that has imported everything and opened nothing forks a child per job.
 
-`Zygote` is the parent's end; `python -m perdure.testing.zygote` is the other: jobs come in as lines of JSON, and what became of
-children goes out. Each child is a process of its own, opens its store after the fork, and is really killed.
+`Zygote` is the parent's end; `python -m perdure.testing.zygote` is the other: jobs come in as lines of
+JSON, and what became of children goes out. Each child is a process of its own, opens its store after the
+fork, and is really killed.
 """
 
 from __future__ import annotations
