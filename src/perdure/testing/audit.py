@@ -370,7 +370,7 @@ def _consumption(op_id: str, op: _Operation, lines: Sequence[Line], known: set[s
 
 
 def _called_with(op: _Operation) -> object:
-    """The tokens in a step's recorded arguments; None for steps that act on what calls inside them returned."""
+    """The tokens in a step's recorded arguments; None for steps that act on what their own calls returned."""
     arguments = codec.decode(op.arguments) if op.arguments else None
     if op.kind != "step" or not isinstance(arguments, dict) or arguments.get("label") in COMPOSED:
         return None

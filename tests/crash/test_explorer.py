@@ -1,0 +1,69 @@
+"""Programs killed at every kind of instant, by SIGKILL, in processes of their own; see
+`perdure.testing.explorer`.
+
+A sample of the points by default; all of them, and more pairs, with PERDURE_EXPLORE=all. A failure says
+which seed repeats it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from perdure.testing.explorer import Explorer, Scenario, Site, pairs, sample, singles
+from perdure.testing.programs import PROGRAMS, Program
+from perdure.testing.zygote import Zygote
+
+_IS_ALL = os.environ.get("PERDURE_EXPLORE") == "all"
+_SAMPLE = 4
+_PAIRS = 40 if _IS_ALL else 1
+_SEED_VARIABLE = "PERDURE_EXPLORE_SEED"
+
+pytestmark = pytest.mark.timeout(3600 if _IS_ALL else 120)
+
+
+def _seed() -> str:
+    return os.environ.get(_SEED_VARIABLE) or os.urandom(4).hex()
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=[program.name for program in PROGRAMS])
+def test_a_program_killed_anywhere_ends_as_if_nobody_had_killed_it(
+    program: Program,
+    zygote: Zygote,
+    sites: list[Site],
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Its result, its journal, its questions and its effects: nothing lost, nothing twice, nothing left
+    behind."""
+    explorer = Explorer(program, zygote, sites, tmp_path / "scenarios")
+    reference, points = explorer.undisturbed()
+    again, points_again = explorer.undisturbed()
+    assert sorted(points) == sorted(points_again)
+    assert reference == again
+
+    seed = _seed()
+    choose = random.Random(seed)
+    first = singles(points) if _IS_ALL else sample(points, _SAMPLE, choose)
+    report = explorer.explore([*first, *pairs(points, _PAIRS, choose)], reference)
+
+    record_property("store", type(sites[0]).__name__.removesuffix("Site").lower())
+    record_property("programs", 1)
+    record_property("points", len(points))
+    record_property("kills", report.kills)
+    record_property("pairs", report.pairs)
+    found = "\n".join(str(finding) for finding in report.findings)
+    assert not report.findings, f"repeat with {_SEED_VARIABLE}={seed}\n{found}"
+
+
+def test_a_point_that_is_not_reached_is_a_finding(zygote: Zygote, sites: list[Site], tmp_path: Path) -> None:
+    """An explorer that kills nobody must not look like one that found nothing."""
+    explorer = Explorer(PROGRAMS[0], zygote, sites, tmp_path / "scenarios")
+    reference, _ = explorer.undisturbed()
+    report = explorer.explore([Scenario(point="run 99 completed:value a1 @committed")], reference)
+    assert report.kills == 0
+    assert "was not reached" in str(report.findings[0])
