@@ -53,7 +53,7 @@ def begun(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         )
         started.append(process)
         assert process.stderr is not None
-        said = []
+        said: list[str] = []
         for line in process.stderr:
             said.append(line)
             if line == "begun\n":
