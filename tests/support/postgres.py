@@ -86,7 +86,8 @@ class PostgresServer:
 
     def delete(self) -> None:
         self.stop("immediate")
-        shutil.rmtree(self.directory)
+        while self.directory.exists():  # the server may still be removing files of its own
+            shutil.rmtree(self.directory, ignore_errors=True)
 
     def _initialise(self) -> None:
         if (self.data / "PG_VERSION").exists():

@@ -74,7 +74,7 @@ class Calling:
             outcome: Outcome = await future
         except asyncio.CancelledError:
             self._drive.check_open_or_cancelled()
-            self._give_up(call)
+            self.give_up(call)
             raise
         return self.reveal(call, outcome)
 
@@ -86,7 +86,7 @@ class Calling:
             outcome: Outcome = await future
         except asyncio.CancelledError:
             self._drive.check_open_or_cancelled()
-            self._give_up(call)
+            self.give_up(call)
             raise
         return self.reveal(call, outcome)
 
@@ -94,7 +94,7 @@ class Calling:
         """A completion that workflow code itself brought about (a nested workflow's): it takes its turn like any other."""
         self._drive.check_open()
         if outcome.kind is OutcomeKind.CANCELLED:
-            self._give_up(call)
+            self.give_up(call)
             raise asyncio.CancelledError
         self._drive.arrived.append((call, outcome, ()))
         return await self.wait_recorded(call)
@@ -139,7 +139,12 @@ class Calling:
         def keep(frozen: Any) -> None:
             call.frozen = frozen
 
-        return self.reveal(call, self._drive.loop.freeze(keep))
+        def give_up() -> None:
+            call.frozen = None
+            self._drive.let_go(call)
+            self.give_up(call)
+
+        return self.reveal(call, self._drive.loop.freeze(keep, give_up))
 
     def reveal(self, call: Call, outcome: Any) -> Any:
         """An outcome's value or error. A record that no longer fits the declared type stops the run."""
@@ -170,7 +175,7 @@ class Calling:
         if self._count > most:
             raise DurableLimitError(f"run {self._drive.run_id} has more than {most} operations (limits.max_operations)")
 
-    def _give_up(self, call: Call) -> None:
+    def give_up(self, call: Call) -> None:
         """The code cancelled this call: it is recorded as cancelled before the code goes on."""
         if call.is_settled or call.is_given_up:
             return
@@ -179,6 +184,7 @@ class Calling:
         op = self._drive.journal.operations.get(call.key)
         if op is None or not op.is_completed:
             self._drive.complete(call, Outcome(OutcomeKind.CANCELLED, None))
+        self._drive.recorder.mark_delivered(self._drive.questions.give_up(call))
         self._drive.bodies.stop(call)
 
     def _bounded(self, spec: CallSpec, text: str) -> str:

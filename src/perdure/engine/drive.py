@@ -311,6 +311,12 @@ class Drive:
         self.loop.is_held = True
         self.to_start.append(call)
 
+    def let_go(self, call: Call) -> None:
+        """The held synchronous call is over: the workflow moves again."""
+        if call.is_exclusive:
+            self._exclusive = None
+            self.loop.is_held = False
+
     def _ready_exclusive(self) -> bool:
         """Bring the synchronous call's completion to the front, if it has come: it is the next one released."""
         if not self.is_live:
@@ -349,7 +355,7 @@ class Drive:
                 f"repeat it with repeat_operation={self.operation_id(doubtful.key)!r}, or cancel the run",
             )
             return False
-        for call in self.to_start:
+        for call in (*self.to_start, *self.open.values()):
             op = self.journal.operations.get(call.key)
             if op is not None and op.outcome == OutcomeKind.CANCELLED and not call.is_given_up:
                 self._differs(op, f"the code had cancelled {op.kind} {op.name!r} at {op.key}, and now awaits it")
@@ -364,6 +370,7 @@ class Drive:
     def _release_arrived(self) -> None:
         call, outcome, delivered = self.arrived.popleft()
         if call.is_given_up:
+            self.recorder.mark_delivered(delivered)
             self.note_late(call, outcome)
             return
         self.loop.now_s = max(self.loop.now_s, self.recorder.clock())
@@ -377,9 +384,7 @@ class Drive:
         self.open.pop(call.key, None)
         if call.frozen is not None:
             frozen, call.frozen = call.frozen, None
-            if call.is_exclusive:
-                self._exclusive = None
-                self.loop.is_held = False
+            self.let_go(call)
             self.loop.thaw(frozen, outcome)
         elif call.timer is not None:
             self.timers.fire(call)

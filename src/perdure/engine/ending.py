@@ -122,7 +122,13 @@ class Ending:
         self._drive.tear_down()
         self._drive.bodies.drop_unstarted()
         self._drive.bodies.stop_safe()
-        if not self._drive.bodies.is_running:
+        self._write_when_still()
+
+    def _write_when_still(self) -> None:
+        """Bodies that run are awaited; what the code has seen so far is written now, in case we die meanwhile."""
+        if self._drive.bodies.is_running:
+            self._drive.recorder.flush()
+        else:
             self._write_end()
 
     def body_ended(self, call: Call, outcome: Outcome | None) -> None:
@@ -141,8 +147,7 @@ class Ending:
         self._drive.bodies.drop_unstarted()
         if change.status == Status.CANCELLED:
             self._drive.bodies.stop_all()
-        if not self._drive.bodies.is_running:
-            self._write_end()
+        self._write_when_still()
 
     def _write_end(self) -> None:
         assert self._final is not None

@@ -12,7 +12,7 @@ import random
 from typing import Any
 
 from perdure.core import codec, recovery, retry
-from perdure.core.records import OutcomeKind
+from perdure.core.records import OutcomeKind, Recovery
 from perdure.engine.bodies import encode_value, launch
 from perdure.engine.calls import Call, CallSpec, Outcome
 from perdure.engine.context import BodyScope, Line, place, signal_of
@@ -68,10 +68,22 @@ async def run(scope: BodyScope, call: Call, line: Line) -> Any:
     drive = scope.drive
     scope.check_open(line)
     outcome = recorded(drive, call)
-    while outcome is None:
-        await begin(drive, call)
-        outcome = await _attempt(scope, call)
+    if outcome is None:
+        while outcome is None:
+            await begin(drive, call)
+            outcome = await _attempt(scope, call)
+        await learnt(scope)
     return outcome.reveal(call.spec)
+
+
+async def learnt(scope: BodyScope) -> None:
+    """A body acts on what it has learnt, so that is durable before it goes on, unless all bodies around it are `safe` (law 2)."""
+    enclosing: BodyScope | None = scope
+    while enclosing is not None:
+        if enclosing.call.spec.recovery != Recovery.SAFE:
+            await committed(scope.drive)
+            return
+        enclosing = enclosing.parent
 
 
 async def begin(drive: Drive, call: Call) -> None:

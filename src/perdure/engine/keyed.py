@@ -79,6 +79,7 @@ def run_blocking(scope: BodyScope, call: Call) -> Any:
         body = BodyScope(drive, call, scope)
         result = _run_here(call, body)
         outcome = _record(scope, call, body, result)
+        drive.store.wait_committed(drive.lane, drive.recorder.flush())
     return outcome.reveal(call.spec)
 
 
@@ -146,9 +147,11 @@ async def _finish_async(scope: BodyScope, call: Call, body: BodyScope, task: asy
 
 async def _finish(scope: BodyScope, call: Call, body: BodyScope, result: _Result) -> Outcome:
     try:
-        return _record(scope, call, body, result)
+        outcome = _record(scope, call, body, result)
     finally:
         _release(scope.drive, call)
+    await inner.learnt(scope)
+    return outcome
 
 
 def _record(scope: BodyScope, call: Call, body: BodyScope, result: _Result) -> Outcome:

@@ -105,6 +105,14 @@ class Questions:
         for place in below:
             self._parked[place] = call
 
+    def give_up(self, call: Call) -> list[str]:
+        """The code no longer waits for this operation: the ids of its questions that nobody will take an answer of."""
+        places = self._below(call)
+        self._parked = {place: parked for place, parked in self._parked.items() if parked is not call}
+        self._waiting = [row for row in self._waiting if (row.path, row.index) not in places]
+        rows = (row for place in places for row in self._drive.journal.interrupts.get(place, {}).values())
+        return [row.interrupt_id for row in rows if row.delivered_at is None]
+
     def _below(self, call: Call) -> set[tuple[str, int]]:
         """Where the questions of an operation and of the ones inside its body are."""
         return {

@@ -81,8 +81,10 @@ class Recorder:
         self._record_call(RecordType.DELIVERED, call, None, codec.encode(interrupt_id), self.clock(), None)
 
     def mark_delivered(self, interrupt_ids: Sequence[str]) -> None:
-        """These answers have entered the run with the next entry."""
-        self._delivered.extend(interrupt_ids)
+        """These answers have entered the run with the next entry; of open questions: the code no longer waits for them."""
+        unwritten = {question.interrupt_id for question in self._questions}
+        self._questions = [q for q in self._questions if q.interrupt_id not in interrupt_ids]
+        self._delivered.extend(i for i in interrupt_ids if i not in unwritten)
 
     def fail_attempt(self, call: Call, error: BaseException, delay_s: float) -> None:
         """An attempt has failed; the next one is due `delay_s` later."""

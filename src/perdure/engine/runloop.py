@@ -26,9 +26,33 @@ if TYPE_CHECKING:
 
 
 class RunTask(asyncio.Task[Any]):
-    """A task of the workflow, with its place in the run."""
+    """A task of the workflow, with its place in the run.
+
+    A task frozen in a synchronous call waits for no future, so asyncio could only cancel it at its next `await`. Its cancellations
+    are counted here and thrown into the frozen call.
+    """
 
     scope: TaskScope
+    thaw_cancelled: Callable[[], None] | None = None
+    """Set while the task is frozen: gives its call up and lets it go on into `CancelledError`."""
+    _own_cancels = 0
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        thaw, self.thaw_cancelled = self.thaw_cancelled, None
+        if thaw is None:
+            return super().cancel(msg)
+        self._own_cancels += 1
+        thaw()
+        return True
+
+    def cancelling(self) -> int:
+        return super().cancelling() + self._own_cancels
+
+    def uncancel(self) -> int:
+        if self._own_cancels:
+            self._own_cancels -= 1
+            return self.cancelling()
+        return super().uncancel()
 
 
 class RunTimer(asyncio.TimerHandle):
@@ -83,17 +107,26 @@ class RunLoop(asyncio.AbstractEventLoop):
         """Whether a callback waits to be run."""
         return bool(self._ready)
 
-    def freeze(self, keep: Callable[[Frozen], None]) -> object:
-        """Stop the calling task here until `thaw`, after handing what is needed for that to `keep`."""
+    def freeze(self, keep: Callable[[Frozen], None], give_up: Callable[[], None]) -> object:
+        """Stop the calling task here until `thaw`, after handing what is needed for that to `keep`. If the task is cancelled
+        meanwhile, `give_up` is called and `CancelledError` raised here."""
         task = asyncio.current_task(self)
         stack = greenlet.getcurrent()
-        assert task is not None and stack.parent is not None
+        assert isinstance(task, RunTask) and stack.parent is not None
         if self._stack is stack:
             self._stack = None  # the others go on on a new stack
-        keep(Frozen(stack, task))
+        frozen = Frozen(stack, task)
+
+        def thaw_cancelled() -> None:
+            give_up()
+            self.call_soon(self.thaw, frozen, asyncio.CancelledError())
+
+        task.thaw_cancelled = thaw_cancelled
+        keep(frozen)
         asyncio._leave_task(self, task)
         value = stack.parent.switch()
         asyncio._enter_task(self, task)
+        task.thaw_cancelled = None
         if isinstance(value, BaseException):
             raise value
         return value

@@ -68,7 +68,7 @@ class Entry:
     change: RunChange | None = None
     questions: Sequence[Question] = ()
     delivered: Sequence[str] = ()
-    """Interrupt ids whose answer has entered the run with this entry."""
+    """Interrupt ids whose answer has entered the run with this entry, or which its code no longer waits for (withdrawn)."""
     create: NewRun | None = None
     """Insert the run (status running, owned by the lane's worker, fence of the lane) with its `submitted` record first.
 

@@ -347,7 +347,7 @@ def _merge(batch: Batch, entry: Entry) -> None:
 
 
 def _typed(error: Exception) -> Exception:
-    """What a single entry is refused with. Whatever a driver stumbles over in a value is the value's fault."""
+    """What a single entry is refused with; a value a driver stumbles over is at fault itself."""
     if isinstance(error, PerdureError):
         return error
     found = SerializationError("$", f"cannot be stored: {type(error).__name__}: {error}")

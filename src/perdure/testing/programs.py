@@ -218,12 +218,14 @@ async def _race_with_question(value: str, timer_s: float) -> list[str]:
 @workflow(name="timeout")
 async def timeout(value: str) -> list[str]:
     before = await put("before", [value])
+    hanging = asyncio.create_task(hang("hang", [before]))
+    begun = await put_after("begun", [before], "hang")  # so that what is cancelled has always begun
     try:
         async with asyncio.timeout(0.03):
-            before = await hang("hang", [before])
+            begun = await hanging
     except TimeoutError:
-        before = await put("instead", [before])
-    return [before, await put("after", [before])]
+        begun = await put("instead", [begun])
+    return [begun, await put("after", [begun])]
 
 
 # --- errors ---------------------------------------------------------------------------------------------

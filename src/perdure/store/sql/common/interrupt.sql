@@ -29,8 +29,9 @@ UPDATE interrupt SET status = 'answered', answer = :answer, answered_by = :answe
 WHERE id = :id AND run_id = :run_id AND status = 'pending';
 
 -- name: interrupt_delivered
--- The answer has entered the run.
-UPDATE interrupt SET delivered_at = :now WHERE id = :id AND run_id = :run_id AND delivered_at IS NULL;
+-- The answer has entered the run; or the run's code no longer waits for one.
+UPDATE interrupt SET delivered_at = :now, status = CASE status WHEN 'pending' THEN 'withdrawn' ELSE status END
+WHERE id = :id AND run_id = :run_id AND delivered_at IS NULL;
 
 -- name: interrupt_withdraw
 -- The run is over: kept for the audit, not to be answered.
@@ -38,7 +39,7 @@ UPDATE interrupt SET status = 'withdrawn' WHERE run_id = :run_id AND status = 'p
 
 -- name: interrupt_reopen
 -- A retry asks again under the same ids.
-UPDATE interrupt SET status = 'pending' WHERE run_id = :run_id AND status = 'withdrawn';
+UPDATE interrupt SET status = 'pending' WHERE run_id = :run_id AND status = 'withdrawn' AND delivered_at IS NULL;
 
 -- name: facts_answers
 -- Answers that wait for the runs a worker owns, in order of arrival.

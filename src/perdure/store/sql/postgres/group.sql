@@ -90,7 +90,8 @@ WITH clock AS MATERIALIZED (
         :question_digests::text[], :question_binds::bool[])
     AS question (run_id, id, path, idx, slot, reason, context, digest, bind) ON question.run_id = written.id
 ), delivered AS (
-    UPDATE perdure.interrupt SET delivered_at = clock.now
+    UPDATE perdure.interrupt SET delivered_at = clock.now,
+        status = CASE interrupt.status WHEN 'pending' THEN 'withdrawn' ELSE interrupt.status END
     FROM clock, written, unnest(:delivered_runs::text[], :delivered_ids::text[]) AS answer (run_id, id)
     WHERE interrupt.id = answer.id AND interrupt.run_id = answer.run_id AND written.id = answer.run_id
         AND interrupt.delivered_at IS NULL
@@ -98,7 +99,7 @@ WITH clock AS MATERIALIZED (
     -- Nobody can answer a question of a run that has ended. Not `= 'pending'`: the index of all open questions is no way
     -- to those of one run.
     UPDATE perdure.interrupt SET status = 'withdrawn' FROM changed
-    WHERE interrupt.run_id = changed.id AND interrupt.status NOT IN ('answered', 'withdrawn')
+    WHERE interrupt.run_id = changed.id AND interrupt.status NOT IN ('answered', 'withdrawn') AND interrupt.id <> ALL (:delivered_ids::text[])
         AND changed.status IN ('completed', 'failed', 'cancelled')
 )
 SELECT written.id, written.status, CASE WHEN :channel::text <> '' THEN pg_notify(:channel::text, '') END FROM written;
