@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from perdure.store.base import Store
 from tests.support import runs
+
+from perdure.store.base import Store
 
 Opener = Callable[[], Awaitable[Store]]
 
@@ -37,7 +38,9 @@ async def test_record_list_after_a_number_in_pages(store: Store) -> None:
     assert await store.record_list("nowhere") == []
 
 
-async def test_record_list_never_shows_a_number_before_the_one_below(store: Store, open_another: Opener) -> None:
+async def test_record_list_never_shows_a_number_before_the_one_below(
+    store: Store, open_another: Opener
+) -> None:
     owner = await runs.created(store, "r1")
     reader = await open_another()
 

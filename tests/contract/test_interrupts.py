@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.support import runs
 
 from perdure.core.records import Record
 from perdure.errors import DurableConflictError
 from perdure.store.base import Store
-from tests.support import runs
 
 
 async def test_interrupt_list_shows_what_was_asked(store: Store) -> None:

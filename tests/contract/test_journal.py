@@ -26,7 +26,14 @@ async def test_append_create_stores_the_run_and_its_input_first(store: Store) ->
     await runs.created(store, "r1", version="v1", forked_from="r0", forked_seq=3)
     loaded = await store.run_load("r1")
     run = loaded.run
-    assert (run.status, run.fence, run.worker_id, run.seq, run.attempt, run.epoch) == ("running", 1, runs.WORKER, 1, 1, 0)
+    assert (run.status, run.fence, run.worker_id, run.seq, run.attempt, run.epoch) == (
+        "running",
+        1,
+        runs.WORKER,
+        1,
+        1,
+        0,
+    )
     assert (run.version, run.forked_from, run.forked_seq, run.cancel_requested) == ("v1", "r0", 3, False)
     (record,) = loaded.records
     assert (record.seq, record.type, record.data, record.digest) == (1, "submitted", '{"claim":17}', "d1")
@@ -36,8 +43,8 @@ async def test_append_create_stores_the_run_and_its_input_first(store: Store) ->
 async def test_append_keeps_every_field_of_a_record(store: Store) -> None:
     owner = await runs.created(store, "r1")
     record = Record(
-        type="completed", path="a/~1!", index=7, kind="step", name="Ünïcode", digest="f" * 64, recovery="manual",
-        attempt=3, outcome="error", data='["\\u0000"]', wait_s=1.5, clock_s=0.1,
+        type="completed", path="a/~1!", index=7, kind="step", name="Ünïcode", digest="f" * 64,
+        recovery="manual", attempt=3, outcome="error", data='["\\u0000"]', wait_s=1.5, clock_s=0.1,
     )  # fmt: skip
     await owner.write(record, Record(type="note"))
     stored = (await store.record_list("r1", after=1))[0]
@@ -68,7 +75,13 @@ async def test_append_two_creators_at_once_one_wins(store: Store) -> None:
     for owner in owners:
         owner.append(create=runs.new_run("r1"))
     outcomes = await asyncio.gather(*(owner.wait(1) for owner in owners), return_exceptions=True)
-    assert sorted(isinstance(outcome, DurableConflictError) for outcome in outcomes) == [False, True, True, True, True]
+    assert sorted(isinstance(outcome, DurableConflictError) for outcome in outcomes) == [
+        False,
+        True,
+        True,
+        True,
+        True,
+    ]
 
 
 @pytest.mark.parametrize(("worker_id", "fence"), [(runs.WORKER, 2), ("somebody", 1), (runs.WORKER, 0)])
@@ -256,7 +269,9 @@ async def test_wait_committed_raises_the_refusal(store: Store) -> None:
         await asyncio.to_thread(store.wait_committed, lane, 1)
 
 
-async def test_run_load_is_one_snapshot_of_run_records_and_questions(store: Store, open_another: Opener) -> None:
+async def test_run_load_is_one_snapshot_of_run_records_and_questions(
+    store: Store, open_another: Opener
+) -> None:
     owner = await runs.created(store, "r1")
     other = await open_another()
 
@@ -300,7 +315,9 @@ async def test_interrupt_answer_of_several_questions_is_all_or_nothing(store: St
         await store.interrupt_answer("r1", {"q1": '"yes"', "q3": '"yes"'})
     assert len(await store.interrupt_list(run_id="r1")) == 2
     await store.interrupt_answer("r1", {"q2": '"no"', "q1": '"yes"'})
-    answered = {row.interrupt_id: (row.answer, row.answer_seq) for row in (await store.run_load("r1")).interrupts}
+    answered = {
+        row.interrupt_id: (row.answer, row.answer_seq) for row in (await store.run_load("r1")).interrupts
+    }
     assert answered["q2"][0] == '"no"'
     assert answered["q1"][1] == (answered["q2"][1] or 0) + 1
     assert await runs.types(store, "r1") == [
@@ -342,7 +359,8 @@ async def test_interrupt_answer_race_has_one_winner(store: Store, open_another: 
     await runs.waiting(store, "r1", "q1")
     stores = [store, await open_another(), await open_another()]
     outcomes = await asyncio.gather(
-        *(one.interrupt_answer("r1", {"q1": f'"{n}"'}) for n, one in enumerate(stores * 3)), return_exceptions=True
+        *(one.interrupt_answer("r1", {"q1": f'"{n}"'}) for n, one in enumerate(stores * 3)),
+        return_exceptions=True,
     )
     losers = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
     assert len(losers) == 8
@@ -362,5 +380,3 @@ async def test_interrupt_answer_against_going_to_sleep_never_loses_the_answer(
         run = await store.run_get(run_id)
         assert run is not None
         assert run.status == "pending"
-
-

@@ -6,13 +6,14 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from itertools import chain
 
 import pytest
+from tests.support import runs
 
 from perdure.core.records import InterruptRow, Record, RunChange, RunFilter, RunRow
 from perdure.errors import AlreadyResumed, DurableConflictError, DurableNotFoundError, RunBusy, RunLost
 from perdure.store.base import Store
-from tests.support import runs
 
 Opener = Callable[[], Awaitable[Store]]
 FAR = 4e9  # a clock far ahead: whatever is scheduled is due
@@ -161,7 +162,7 @@ async def test_run_claim_by_many_at_once_gives_each_run_to_one(store: Store, ope
         return taken
 
     claimed = await asyncio.gather(*(drain(stores[n % 3], f"w{n}") for n in range(6)))
-    assert sorted(sum(claimed, [])) == [f"r{number:02}" for number in range(30)]
+    assert sorted(chain.from_iterable(claimed)) == [f"r{number:02}" for number in range(30)]
     assert {(await get(store, f"r{number:02}")).fence for number in range(30)} == {2}
 
 
@@ -185,12 +186,14 @@ async def test_run_claim_by_processes_gives_each_run_to_one(store: Store, store_
     for number in range(3):
         await runs.register(store, f"w{number}")
     processes = [
-        subprocess.Popen([sys.executable, "-c", CLAIMER, store_url, f"w{n}"], stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", CLAIMER, store_url, f"w{n}"], stdout=subprocess.PIPE, text=True
+        )
         for n in range(3)
     ]
     outputs = [process.communicate()[0].split() for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0]
-    assert sorted(sum(outputs, [])) == [f"r{number:02}" for number in range(20)]
+    assert sorted(chain.from_iterable(outputs)) == [f"r{number:02}" for number in range(20)]
 
 
 async def test_run_due_in(store: Store) -> None:
@@ -265,7 +268,13 @@ async def test_run_cancel_of_an_unknown_run(store: Store) -> None:
 async def test_run_retry_opens_a_failed_run_again(store: Store) -> None:
     await failed(store, "r1")
     run = await store.run_retry("r1", [Record(type="dropped", path="", index=0)])
-    assert (run.status, run.attempt, run.error, run.ended_at, run.worker_id) == ("pending", 2, None, None, None)
+    assert (run.status, run.attempt, run.error, run.ended_at, run.worker_id) == (
+        "pending",
+        2,
+        None,
+        None,
+        None,
+    )
     assert (await runs.types(store, "r1"))[-2:] == ["dropped", "status:pending"]
     assert [row.interrupt_id for row in await store.interrupt_list()] == ["r1-q"]
     await store.interrupt_answer("r1", {"r1-q": '"yes"'})
@@ -299,7 +308,9 @@ async def test_run_retry_of_anything_else_is_refused(store: Store) -> None:
 async def test_run_retry_twice_at_once_has_one_winner(store: Store, open_another: Opener) -> None:
     await failed(store, "r1")
     other = await open_another()
-    outcomes = await asyncio.gather(store.run_retry("r1", []), other.run_retry("r1", []), return_exceptions=True)
+    outcomes = await asyncio.gather(
+        store.run_retry("r1", []), other.run_retry("r1", []), return_exceptions=True
+    )
     assert sorted(isinstance(outcome, RunBusy) for outcome in outcomes) == [False, True]
     assert (await get(store, "r1")).attempt == 2
 
@@ -328,7 +339,8 @@ def _answered(interrupt_id: str, answer_seq: int) -> InterruptRow:
     return InterruptRow(
         interrupt_id=interrupt_id, run_id="other", path=asked.path, index=asked.index, slot=asked.slot,
         reason=asked.reason, context=asked.context, digest=asked.digest, bind=True, status="answered",
-        created_at=5.0, answer='"yes"', answered_by="ann", answered_at=6.0, answer_seq=answer_seq, delivered_at=7.0,
+        created_at=5.0, answer='"yes"', answered_by="ann", answered_at=6.0, answer_seq=answer_seq,
+        delivered_at=7.0,
     )  # fmt: skip
 
 
@@ -343,7 +355,13 @@ async def test_run_fork_begins_with_copies(store: Store) -> None:
     assert [record.type for record in loaded.records] == ["submitted", "completed", "completed"]
     (row,) = loaded.interrupts
     assert row.run_id == "fork"
-    assert (row.answer, row.answered_by, row.answer_seq, row.delivered_at, row.bind) == ('"yes"', "ann", 2, 7.0, True)
+    assert (row.answer, row.answered_by, row.answer_seq, row.delivered_at, row.bind) == (
+        '"yes"',
+        "ann",
+        2,
+        7.0,
+        True,
+    )
     owner = runs.owner(store, "fork")
     await owner.write(runs.completed(2))
     assert [record.seq for record in await store.record_list("fork")] == [1, 2, 3, 4]

@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
+from tests.support import runs
 
 from perdure.core.records import WorkerRow
 from perdure.errors import DurableStorageError, RunLost
 from perdure.store.base import Store
-from tests.support import runs
 
 Opener = Callable[[], Awaitable[Store]]
 
@@ -104,7 +104,8 @@ from perdure.store.open import open_store
 async def main():
     store = open_store(sys.argv[1])
     await store.worker_register(WorkerRow(
-        worker_id="victim", host=host_name(), boot_id=boot_id(), pid=1, beat=0, lock=None, started_at=0, ended_at=None
+        worker_id="victim", host=host_name(), boot_id=boot_id(), pid=1, beat=0, lock=None, started_at=0,
+        ended_at=None
     ))
     print("ready", flush=True)
     sys.stdin.read()

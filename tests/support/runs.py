@@ -79,7 +79,9 @@ class Owner:
     async def end(self, status: str, *records: Record, **values: Any) -> str | None:
         """Write a change that gives the run back; returns the status really written."""
         await self.write(
-            *records, Record(type="status", outcome=status), change=RunChange(status=status, is_release=True, **values)
+            *records,
+            Record(type="status", outcome=status),
+            change=RunChange(status=status, is_release=True, **values),
         )
         return self.lane.final_status
 
@@ -98,10 +100,16 @@ class Owner:
         self._waiting = []
 
 
-def owner(store: Store, run_id: str, *, worker_id: str = WORKER, fence: int = 1, root_id: str | None = None) -> Owner:
+def owner(
+    store: Store, run_id: str, *, worker_id: str = WORKER, fence: int = 1, root_id: str | None = None
+) -> Owner:
     """The owner of a run under a fence it says it has."""
     lane = Lane(
-        run_id=run_id, root_id=root_id or run_id, worker_id=worker_id, fence=fence, loop=asyncio.get_running_loop()
+        run_id=run_id,
+        root_id=root_id or run_id,
+        worker_id=worker_id,
+        fence=fence,
+        loop=asyncio.get_running_loop(),
     )
     found = Owner(store, lane)
     lane.on_commit, lane.on_refused = found.on_commit, found.on_refused
@@ -132,7 +140,8 @@ async def waiting(store: Store, run_id: str, *interrupt_ids: str) -> None:
     """A run nobody owns that waits for answers."""
     asked = await created(store, run_id)
     await asked.write(
-        Record(type="suspended", kind="step", name="check"), questions=[question(name) for name in interrupt_ids]
+        Record(type="suspended", kind="step", name="check"),
+        questions=[question(name) for name in interrupt_ids],
     )
     assert await asked.end("waiting") == "waiting"
 
