@@ -12,7 +12,6 @@ from tests.support import shop
 from tests.support.child import child
 
 import perdure
-from perdure.core.checkpoints import checkpoints
 from perdure import (
     AlreadyResumed,
     AmbiguousAnswer,
@@ -23,6 +22,7 @@ from perdure import (
     step,
     workflow,
 )
+from perdure.core.checkpoints import checkpoints
 
 
 @pytest.fixture
@@ -36,7 +36,8 @@ async def _questions(url: str, run_id: str, status: str | None = "pending") -> l
 
 
 async def test_H1_parallel_questions_have_ids_of_their_own(store_url: str) -> None:
-    """Three calls that ask at once: three ids, the same after a restart, and each call gets its own answer."""
+    """Three calls that ask at once: three ids, the same after a restart, and each call gets its own
+    answer."""
     order = {"tools": ["a", "b", "c"]}
     with child("run", store_url, runner="shop_three_questions", input=order, execution_id="h1") as first:
         asked = await asyncio.to_thread(first.result)
@@ -56,7 +57,8 @@ async def test_H1_parallel_questions_have_ids_of_their_own(store_url: str) -> No
 
 
 async def test_H2_bare_answer_with_two_open_is_refused(store_url: str) -> None:
-    """An answer without an address while two questions are open is a typed error and consumes nothing; a map answers both."""
+    """An answer without an address while two questions are open is a typed error and consumes nothing; a
+    map answers both."""
     async with await open_engine(store_url) as engine:
         paused = await engine.run(shop.three_questions, {"tools": ["x", "y"]})
         run_id = paused.execution_id
@@ -75,7 +77,8 @@ async def test_H2_bare_answer_with_two_open_is_refused(store_url: str) -> None:
 
 
 async def test_H4_used_answer_is_not_given_to_the_next_question(store_url: str) -> None:
-    """After the first answer, going on without one leaves the second question open; its own answer ends the run."""
+    """After the first answer, going on without one leaves the second question open; its own answer ends
+    the run."""
     entered: list[str] = []
 
     @workflow
@@ -148,7 +151,8 @@ async def test_H5_question_in_a_nested_workflow_repeats_nothing(
 
 
 async def test_H5_fork_of_a_nested_pause_repeats_nothing(store_url: str, ledger: str) -> None:
-    """Nor does a client that names the checkpoint explicitly: the fork asks under its own id and charges nothing again."""
+    """Nor does a client that names the checkpoint explicitly: the fork asks under its own id and charges
+    nothing again."""
     async with await open_engine(store_url) as engine:
         run_id = (await engine.run(shop.outer, {"ledger": ledger})).execution_id
         loaded = await engine.store.run_load(run_id)
@@ -165,7 +169,8 @@ async def test_H5_fork_of_a_nested_pause_repeats_nothing(store_url: str, ledger:
 
 
 async def test_H6_answer_survives_a_kill_before_the_body_runs(store_url: str, ledger: str) -> None:
-    """Killed after the answer is stored and before its effect: the same answer is delivered, nobody is asked again."""
+    """Killed after the answer is stored and before its effect: the same answer is delivered, nobody is
+    asked again."""
     async with await open_engine(store_url) as engine:
         run_id = (await engine.run(shop.approve, {"ledger": ledger})).execution_id
     answer = {"approved": True, "metadata": {"by": "ann"}}
@@ -184,7 +189,8 @@ async def test_H6_answer_survives_a_kill_before_the_body_runs(store_url: str, le
 
 
 async def test_H6_answer_survives_a_start_that_fails(store_url: str) -> None:
-    """An answer given where the run cannot be driven is kept for the next attempt, and the failed attempt shows."""
+    """An answer given where the run cannot be driven is kept for the next attempt, and the failed attempt
+    shows."""
     calls: list[str] = []
 
     async def work_after() -> str:
@@ -223,7 +229,8 @@ async def test_H6_answer_survives_a_start_that_fails(store_url: str) -> None:
 
 @pytest.mark.timeout(180)
 def test_H8_racing_resumers_one_wins(store_url: str, ledger: str) -> None:
-    """Five threads and two processes answer one question at once: one wins, the others learn so, the effect happens once."""
+    """Five threads and two processes answer one question at once: one wins, the others learn so, the
+    effect happens once."""
     order = {"ledger": ledger}
     paused = shop.approve.run(order, store=store_url)
     run_id, answer = paused.execution_id, Resume(approved=True)

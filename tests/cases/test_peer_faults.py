@@ -1,4 +1,5 @@
-"""What a package of this kind was seen to get wrong, each with the right behaviour as its assertion: approvals and recovery."""
+"""What a package of this kind was seen to get wrong, each with the right behaviour as its assertion:
+approvals and recovery."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ async def test_peer_A1_crash_after_the_claim_keeps_the_approval(store_url: str, 
     async with await open_engine(store_url) as engine:
         run_id = (await engine.run(shop.approve, {"ledger": ledger})).execution_id
     with child(
-        "resume", store_url, hold=("before pay",), runner="shop_approve", execution_id=run_id, answer={"approved": True}
+        "resume", store_url, hold=("before pay",), runner="shop_approve", execution_id=run_id,
+        answer={"approved": True},
     ) as first:  # fmt: skip
         await asyncio.to_thread(first.expect, "holding before pay")
         first.kill()
@@ -125,7 +127,8 @@ async def test_peer_A4_other_workflow_cannot_consume_the_question(store_url: str
 
 
 async def test_peer_A4_renamed_step_consumes_nothing(store_url: str) -> None:
-    """Code in which the step before the question has another name is refused; the right code goes on with the answer."""
+    """Code in which the step before the question has another name is refused; the right code goes on with
+    the answer."""
     ran: list[str] = []
 
     async def prepare() -> str:
@@ -158,7 +161,8 @@ async def test_peer_A4_renamed_step_consumes_nothing(store_url: str) -> None:
 
 @pytest.mark.timeout(180)
 def test_peer_A7_claims_from_several_processes(store_url: str, ledger: str) -> None:
-    """Six processes answer at once: one goes on, five are told so, none meets a locked database, the run ends."""
+    """Six processes answer at once: one goes on, five are told so, none meets a locked database, the run
+    ends."""
     run_id = shop.approve.run({"ledger": ledger}, store=store_url).execution_id
     options: dict[str, Any] = {
         "runner": "shop_approve", "execution_id": run_id, "answer": {"approved": True}, "wait": True
@@ -243,7 +247,8 @@ async def test_peer_B1_same_reason_twice_is_two_questions(store_url: str) -> Non
 @pytest.mark.filterwarnings("ignore:.*asked a question and then:RuntimeWarning")
 @pytest.mark.parametrize("is_sync", [False, True], ids=["async", "sync"])
 async def test_peer_B5_swallowed_signal_pauses_all_the_same(store_url: str, is_sync: bool) -> None:
-    """`except Exception` around a question in a body ends in one question and a paused run; nothing after it is recorded."""
+    """`except Exception` around a question in a body ends in one question and a paused run; nothing after
+    it is recorded."""
     went_on: list[bool] = []
 
     def swallow() -> str:
@@ -302,7 +307,8 @@ async def test_peer_B5_handlers_in_workflow_code_never_see_a_question(store_url:
 
 
 async def test_peer_C4_failure_of_the_first_step_is_resumable(store_url: str) -> None:
-    """The input is durable before the first step, so its failure can be mended and gone on from, in another process too."""
+    """The input is durable before the first step, so its failure can be mended and gone on from, in
+    another process too."""
     fails = [True]
 
     async def first(order: dict[str, Any]) -> int:
@@ -325,7 +331,8 @@ async def test_peer_C4_failure_of_the_first_step_is_resumable(store_url: str) ->
 async def test_peer_C4_kill_before_the_first_record_is_resumable(store_url: str, ledger: str) -> None:
     """Killed inside the first step: the run is there with its input, and ends."""
     with child(
-        "run", store_url, hold=("before one",), runner="shop_three_effects", input={"ledger": ledger}, execution_id="c4"
+        "run", store_url, hold=("before one",), runner="shop_three_effects", input={"ledger": ledger},
+        execution_id="c4",
     ) as first:  # fmt: skip
         await asyncio.to_thread(first.expect, "holding before one")
         first.kill()
@@ -336,7 +343,8 @@ async def test_peer_C4_kill_before_the_first_record_is_resumable(store_url: str,
 
 
 async def test_peer_C5_three_resumers_one_payment(store_url: str, ledger: str) -> None:
-    """Three resumers of one crashed run: it is paid once, and each gets the result or is told that somebody runs it."""
+    """Three resumers of one crashed run: it is paid once, and each gets the result or is told that
+    somebody runs it."""
     with child(
         "run", store_url, hold=("before pay",), runner="shop_pay_again_run", execution_id="c5",
         input={"ledger": ledger, "amount": 5},
@@ -364,7 +372,8 @@ async def test_peer_C5_three_resumers_one_payment(store_url: str, ledger: str) -
 async def test_peer_C5_live_run_is_not_resumed(store_url: str, ledger: str) -> None:
     """A run that a live process is running: resume is refused with `RunBusy`, and it goes on where it is."""
     with child(
-        "run", store_url, hold=("before one",), runner="shop_three_effects", input={"ledger": ledger}, execution_id="c5"
+        "run", store_url, hold=("before one",), runner="shop_three_effects", input={"ledger": ledger},
+        execution_id="c5",
     ) as owner:  # fmt: skip
         await asyncio.to_thread(owner.expect, "holding before one")
         async with await open_engine(store_url) as engine:
@@ -403,7 +412,8 @@ async def test_peer_C5_live_run_resumed_in_its_own_process(store_url: str) -> No
 async def test_peer_C11_clock_skew_hides_no_finished_run(
     store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What happened last is decided by the run's own sequence: with clocks off by an hour a finished run stays finished."""
+    """What happened last is decided by the run's own sequence: with clocks off by an hour a finished run
+    stays finished."""
     import time  # patched below
 
     async def work(n: int) -> int:
@@ -434,7 +444,8 @@ async def test_peer_C11_clock_skew_hides_no_finished_run(
 
 
 async def test_peer_E1_unstorable_result_is_an_error_and_not_repeated(store_url: str) -> None:
-    """A result that cannot be recorded is recorded as the error it is, with its path: recovery does not run the effect again."""
+    """A result that cannot be recorded is recorded as the error it is, with its path: recovery does not
+    run the effect again."""
     ran: list[int] = []
 
     async def returns_a_socket_like() -> dict[str, Any]:
@@ -505,7 +516,8 @@ async def test_peer_E2_growth_is_linear(store_url: str) -> None:
 
 
 async def test_peer_E3_loop_goes_on_while_the_database_is_locked(tmp_path: Path) -> None:
-    """Another process holds SQLite's write lock: our loop turns as before, and the run goes on once the lock is free."""
+    """Another process holds SQLite's write lock: our loop turns as before, and the run goes on once the
+    lock is free."""
     path = tmp_path / "perdure.db"
 
     async def work() -> str:

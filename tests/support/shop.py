@@ -1,7 +1,8 @@
 """Workflows for tests that need several processes, and the command that runs them in one (see `child`).
 
-Effects are lines in a ledger file: what was done, under which operation id, by which process. A body may be held at a named place
-(environment variable PERDURE_TEST_HOLD): it says so on stdout and goes on when a line comes in.
+Effects are lines in a ledger file: what was done, under which operation id, by which process. A body may be
+held at a named place (environment variable PERDURE_TEST_HOLD): it says so on stdout and goes on when a line
+comes in.
 """
 
 from __future__ import annotations
@@ -10,23 +11,28 @@ import asyncio
 import functools
 import json
 import os
+import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from perdure import (
     EngineSettings,
     Resume,
+    Workflow,
     idempotent,
     interrupt,
     open_engine,
+    open_store,
     operation_id,
     sleep,
     step,
     workflow,
 )
 from perdure.engine.engine import RunResult
+from perdure.store.base import Store
 
 _reading = threading.Lock()
 
@@ -229,10 +235,38 @@ def shown(result: RunResult) -> dict[str, Any]:
     }
 
 
+def die_at(driver: Any, commit: int) -> None:
+    """End this process as by SIGKILL in place of its n-th commit."""
+    left = [commit]
+
+    def dying(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*args, **kwargs)
+
+        return call
+
+    driver.write, driver.transact = dying(driver.write), dying(driver.transact)
+
+
 async def _command(verb: str, url: str, options: dict[str, Any]) -> Any:
     settings = EngineSettings(**options.pop("settings", {}))
     runner = RUNNERS.get(options.pop("runner", ""))
-    async with await open_engine(url, settings=settings) as engine:
+    store = await asyncio.to_thread(open_store, url)
+    if commit := options.pop("die_at", None):
+        die_at(store._driver, commit)  # type: ignore[attr-defined]
+    try:
+        return await _perform(verb, store, settings, runner, options)
+    finally:
+        await store.close()
+
+
+async def _perform(
+    verb: str, store: Store, settings: EngineSettings, runner: Workflow | None, options: dict[str, Any]
+) -> Any:
+    async with await open_engine(store, settings=settings) as engine:
         print(f"open {engine.host.worker_id}", flush=True)
         if options.pop("wait", False):
             await asyncio.to_thread(sys.stdin.readline)
