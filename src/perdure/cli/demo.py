@@ -34,18 +34,12 @@ _FOLDER = Path("perdure-demo")
 def demo(
     file: Annotated[
         Path | None,
-        typer.Option(
-            "--input", metavar="FILE", help="A CSV file of claims. Default: a sample.", show_default=False
-        ),
+        typer.Option("--input", metavar="FILE", help="A CSV file of claims. Default: a sample.", show_default=False),
     ] = None,
-    approve_all: Annotated[
-        bool, typer.Option("--approve-all", help="Approve every question that is left.")
-    ] = False,
+    approve_all: Annotated[bool, typer.Option("--approve-all", help="Approve every question that is left.")] = False,
     deny_over: Annotated[
         str | None,
-        typer.Option(
-            "--deny-over", metavar="EUR", help="Deny what is more than this many euros.", show_default=False
-        ),
+        typer.Option("--deny-over", metavar="EUR", help="Deny what is more than this many euros.", show_default=False),
     ] = None,
     folder: Annotated[
         Path | None,
@@ -164,9 +158,7 @@ class _Decide:
         while True:
             try:
                 typed = (
-                    input(f"[{place}] {text}\n      approve? [y]es [n]o [a]ll that are left [s]kip: ")
-                    .strip()
-                    .lower()
+                    input(f"[{place}] {text}\n      approve? [y]es [n]o [a]ll that are left [s]kip: ").strip().lower()
                 )
             except EOFError:
                 return None
@@ -278,9 +270,7 @@ def _document(plan: Plan, tally: Tally, report: Report) -> dict[str, Any]:
         "claims": len(plan.submitted.claims),
         "decisions": report.decisions,
         "pending": report.pending,
-        "malformed": [
-            {"line": line, "field": field, "problem": problem} for line, field, problem in report.malformed
-        ],
+        "malformed": [{"line": line, "field": field, "problem": problem} for line, field, problem in report.malformed],
         "duplicates": [{"line": line, "first_line": first} for line, first in report.duplicates],
         "workers": {"started": tally.started, "killed": tally.kills},
         "operations": {"performed": report.performed, "replayed": report.replayed},
@@ -312,10 +302,7 @@ def _show_report(out: Console, plan: Plan, tally: Tally, report: Report) -> None
             style="" if check.is_true else "red",
         )
     worst = sum("between" in kill for kill in tally.kills)
-    out.print(
-        f"        {tally.started} workers, {len(tally.kills)} of them killed,"
-        f" {worst} between payment and record"
-    )
+    out.print(f"        {tally.started} workers, {len(tally.kills)} of them killed, {worst} between payment and record")
     out.print(
         f"        {report.performed} operations performed and recorded;"
         f" {report.replayed} times one was read, not performed again"

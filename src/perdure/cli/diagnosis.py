@@ -95,9 +95,7 @@ def _file(url: str) -> list[Finding]:
     free = shutil.disk_usage(file.parent).free
     return [
         Finding("file", "ok", f"{file}, {_size(file)}"),
-        Finding(
-            "file system", "fail" if kind else "ok", f"{kind}: SQLite is corrupted there" if kind else "local"
-        ),
+        Finding("file system", "fail" if kind else "ok", f"{kind}: SQLite is corrupted there" if kind else "local"),
         Finding("free space", "warn" if free < _LOW_BYTES else "ok", f"{free // 1024 // 1024} MiB"),
     ]
 
@@ -126,9 +124,7 @@ async def _workers(opened: Store) -> list[Finding]:
         if proof == "dead":
             findings.append(Finding("worker", "warn", f"{place}: dead; the next worker takes its runs"))
         else:
-            findings.append(
-                Finding("worker", "ok", f"{place}: {'alive' if proof == 'alive' else 'its lease decides'}")
-            )
+            findings.append(Finding("worker", "ok", f"{place}: {'alive' if proof == 'alive' else 'its lease decides'}"))
     return findings or [Finding("workers", "ok", "none at the moment")]
 
 
@@ -160,10 +156,7 @@ def _left_lying(count: int) -> tuple[str, str]:
 
 def _counts(rows: Sequence[RunRow]) -> str:
     counted = Counter((row.runner, row.status) for row in rows)
-    return (
-        ", ".join(f"{count} {runner} {status}" for (runner, status), count in sorted(counted.items()))
-        or "none"
-    )
+    return ", ".join(f"{count} {runner} {status}" for (runner, status), count in sorted(counted.items())) or "none"
 
 
 def _without_runner(rows: Sequence[RunRow], names: Sequence[str]) -> list[Finding]:

@@ -14,19 +14,15 @@ import typer
 
 from perdure.cli import options, session
 from perdure.cli.exits import Exit, exit_code
-from perdure.cli.output import complain, emit, shown, visible
+from perdure.cli.output import complain, emit_lines, shown
 from perdure.cli.runners import load_runner
 from perdure.cli.values import decoded, parse_answer, parse_json, plain
 from perdure.errors import ChainResumeError, InvalidInputError, OperationError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from perdure.engine.engine import Engine, RunResult
 
-Input = Annotated[
-    str | None, typer.Option("--input", metavar="JSON", help="The input, as JSON.", show_default=False)
-]
+Input = Annotated[str | None, typer.Option("--input", metavar="JSON", help="The input, as JSON.", show_default=False)]
 InputFile = Annotated[
     str | None,
     typer.Option(
@@ -35,9 +31,7 @@ InputFile = Annotated[
 ]
 Interrupt = Annotated[
     str | None,
-    typer.Option(
-        "--interrupt", metavar="ID", help="Which question, if several are open.", show_default=False
-    ),
+    typer.Option("--interrupt", metavar="ID", help="Which question, if several are open.", show_default=False),
 ]
 
 
@@ -103,9 +97,7 @@ def resume(
 ) -> None:
     """Answer a run's question and go on; or go on after a crash or a failure."""
     if interrupt is not None and value is None:
-        raise InvalidInputError(
-            "--value", "is missing: --interrupt says which question, not what the answer is"
-        )
+        raise InvalidInputError("--value", "is missing: --interrupt says which question, not what the answer is")
     if repeat_operation is not None and value is not None:
         raise InvalidInputError("--repeat-operation", "is given beside --value; they are two decisions")
     answer = None if value is None else parse_answer(value)
@@ -166,9 +158,7 @@ def fork(
 
     has_input, value = _input(given, given_file)
     if has_input and checkpoint is not None:
-        raise InvalidInputError(
-            "--input", "starts from the beginning, --checkpoint does not; use one of the two"
-        )
+        raise InvalidInputError("--input", "starts from the beginning, --checkpoint does not; use one of the two")
     loaded = load_runner(runner)
     chosen = ids.run_id() if new_id is None else ids.check_id(new_id, "--id")
     url = session.store_url(store)
@@ -203,7 +193,7 @@ def cancel(
     is_over = status in ("completed", "failed")
     document = {"run_id": run_id, "status": status, "is_requested": is_requested and not is_over}
     said = "is cancelled" if status == "cancelled" else f"is {status}; its worker will end it as cancelled"
-    emit(is_json, document, lambda out: None if is_over else out.print(f"Run {visible(run_id)} {said}."))
+    emit_lines(is_json, document, [] if is_over else [f"Run {run_id} {said}."])
     if is_over:
         complain(f"run {run_id} is {status}: there is nothing to cancel")
         raise typer.Exit(Exit.CONFLICT)
@@ -229,7 +219,8 @@ def _follow(
     async def work() -> RunResult | BaseException:
         import perdure
 
-        async with await perdure.open_engine(url) as engine:
+        # The loop is this command's own, so commits may be made on it: there is nobody whom that would hold up.
+        async with await perdure.open_engine(url, is_inline=True) as engine:
             try:
                 return await call(engine)
             except ChainResumeError:
@@ -247,7 +238,7 @@ def _follow(
         raise typer.Exit(Exit.RUN_FAILED)
     document = {"run_id": outcome.execution_id, "status": outcome.status, "output": plain(outcome.output)}
     document["pending_interrupts"] = outcome.pending_interrupts
-    emit(is_json, document, lambda out: _show_result(out, outcome, runner, url))
+    emit_lines(is_json, document, _result_lines(outcome, runner, url))
 
 
 async def _refuse_silence(engine: Engine, run_id: str) -> None:
@@ -260,9 +251,7 @@ async def _refuse_silence(engine: Engine, run_id: str) -> None:
 
 async def _has_failed(engine: Engine, run_id: str, error: Exception) -> bool:
     """Whether the error is what the run itself failed with, and not a refusal of what was asked of it."""
-    if exit_code(error) not in (Exit.DEFECT, Exit.RUN_FAILED, Exit.INVALID) or isinstance(
-        error, ChainResumeError
-    ):
+    if exit_code(error) not in (Exit.DEFECT, Exit.RUN_FAILED, Exit.INVALID) or isinstance(error, ChainResumeError):
         return False
     row = await engine.store.run_get(run_id)
     return row is not None and row.status in ("failed", "cancelled")
@@ -275,7 +264,7 @@ def _show_failure(run_id: str, error: BaseException, runner: str, url: str, is_j
         "status": "failed",
         "error": {"type": name, "message": message},
     }
-    emit(is_json, document, lambda out: None)
+    emit_lines(is_json, document, [])
     complain(f"run {run_id} has failed: {name}: {message}")
     if not is_json:
         complain(f"another attempt: {command('retry', run_id, '--runner', runner, url=url)}")
@@ -287,32 +276,23 @@ def _name_and_message(error: BaseException) -> tuple[str, str]:
     return type(error).__qualname__, str(error)
 
 
-def _show_result(out: Console, result: RunResult, runner: str, url: str) -> None:
-    run_id = visible(result.execution_id)
+def _result_lines(result: RunResult, runner: str, url: str) -> list[str]:
+    run_id = result.execution_id
     if result.status == "completed":
-        out.print(f"Run {run_id} is completed.")
-        out.print(visible(json.dumps(plain(result.output), indent=2, ensure_ascii=False)))
-        return
+        return [f"Run {run_id} is completed.", json.dumps(plain(result.output), indent=2, ensure_ascii=False)]
     count = len(result.pending_interrupts)
-    out.print(f"Run {run_id} is paused: {count} open question{'' if count == 1 else 's'}.")
+    lines = [f"Run {run_id} is paused: {count} open question{'' if count == 1 else 's'}."]
     for question in result.pending_interrupts:
-        out.print(f"  {question['interrupt_id']}  {visible(question['reason'])}")
-        out.print(f"    {visible(shown(question['context']))}")
-    out.print("Answer with:")
+        lines += [f"  {question['interrupt_id']}  {question['reason']}", f"    {shown(question['context'])}"]
     address = ["--interrupt", result.pending_interrupts[0]["interrupt_id"]] if count > 1 else []
-    out.print(
-        "  "
-        + command("resume", result.execution_id, "--runner", runner, *address, url=url)
-        + " --value '{\"approved\": true}'"
-    )
+    answer = command("resume", run_id, "--runner", runner, *address, url=url)
+    return [*lines, "Answer with:", f"  {answer} --value '{{\"approved\": true}}'"]
 
 
 def _answer_only(run_id: str, answer: Any, interrupt: str | None, url: str, is_json: bool) -> None:
     """Store the answer; whoever has the runner goes on."""
     if answer is None:
-        raise InvalidInputError(
-            "--runner", "is missing: without an answer (--value) there is nothing else to do"
-        )
+        raise InvalidInputError("--runner", "is missing: without an answer (--value) there is nothing else to do")
     _refuse_missing(url, run_id)
 
     async def work() -> tuple[str, str]:
@@ -325,12 +305,10 @@ def _answer_only(run_id: str, answer: Any, interrupt: str | None, url: str, is_j
             return row.status, row.runner
 
     status, name = session.run_async(work)
-    emit(
+    emit_lines(
         is_json,
         {"run_id": run_id, "status": status, "runner": name},
-        lambda out: out.print(
-            f"The answer is stored. A worker that has {visible(name)} goes on with run {visible(run_id)}."
-        ),
+        [f"The answer is stored. A worker that has {name} goes on with run {run_id}."],
     )
 
 

@@ -51,9 +51,7 @@ def runs(
     ] = None,
     runner: Annotated[
         str | None,
-        typer.Option(
-            "--runner", metavar="NAME", help="Only runs of the runner of this name.", show_default=False
-        ),
+        typer.Option("--runner", metavar="NAME", help="Only runs of the runner of this name.", show_default=False),
     ] = None,
     after: Annotated[
         str | None,
@@ -73,9 +71,7 @@ def runs(
         if _is_missing(url):
             return []
         async with session.reading(url) as opened:
-            return await opened.run_list(
-                RunFilter(status=status, runner=runner, after=after, limit=limit + 1)
-            )
+            return await opened.run_list(RunFilter(status=status, runner=runner, after=after, limit=limit + 1))
 
     rows = session.run_async(work)
     has_more = len(rows) > limit
@@ -147,8 +143,7 @@ def _show_runs(out: Console, page: list[dict[str, Any]]) -> None:
         return
     columns = ("run", "runner", "status", "created", "updated", "note")
     rows = [
-        (run["run_id"], run["runner"], run["status"], run["created_at"], run["updated_at"], _note(run))
-        for run in page
+        (run["run_id"], run["runner"], run["status"], run["created_at"], run["updated_at"], _note(run)) for run in page
     ]
     out.print(table(out, columns, rows))
 

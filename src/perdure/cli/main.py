@@ -1,6 +1,6 @@
 """The command `perdure`: its commands, and how an error ends it.
 
-Everything that a command needs is imported by the command, so that help and completion come at once.
+Everything that a command needs is imported when it is called, so that it starts at once.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import typer
 
 import perdure
-from perdure.cli import demo, diagnosis, execution, inspection, listing, working
 from perdure.cli.exits import Exit, exit_code, table
-from perdure.cli.output import complain, emit
+from perdure.cli.output import complain, emit_lines
 from perdure.cli.session import Stopped
 from perdure.errors import PerdureError
 
@@ -28,22 +28,23 @@ _UsageError: Any = typer.BadParameter.__mro__[1]
 _EPILOG = f"Exit codes:\n\n\b\n{table()}"
 
 _COMMANDS = {
-    "demo": demo.demo,
-    "run": execution.run,
-    "resume": execution.resume,
-    "list-pending": listing.list_pending,
-    "inspect": inspection.inspect,
-    "runs": listing.runs,
-    "fork": execution.fork,
-    "cancel": execution.cancel,
-    "retry": execution.retry,
-    "worker": working.worker,
-    "doctor": diagnosis.doctor,
+    "demo": "demo:demo",
+    "run": "execution:run",
+    "resume": "execution:resume",
+    "list-pending": "listing:list_pending",
+    "inspect": "inspection:inspect",
+    "runs": "listing:runs",
+    "fork": "execution:fork",
+    "cancel": "execution:cancel",
+    "retry": "execution:retry",
+    "worker": "working:worker",
+    "doctor": "diagnosis:doctor",
 }
+"""Where each command is. Only the module of the one that is called is loaded."""
 
 
-def build() -> typer.Typer:
-    """The application with all its commands."""
+def build(names: Sequence[str] = tuple(_COMMANDS)) -> typer.Typer:
+    """The application with these commands."""
     # No rich in the help: it would take longer to load than most commands take to run.
     app = typer.Typer(
         name="perdure",
@@ -54,8 +55,9 @@ def build() -> typer.Typer:
         epilog=_EPILOG,
     )
     app.callback()(_top)
-    for name, function in _COMMANDS.items():
-        app.command(name)(function)
+    for name in names:
+        module, _, function = _COMMANDS[name].partition(":")
+        app.command(name)(getattr(import_module(f"perdure.cli.{module}"), function))
     return app
 
 
@@ -77,9 +79,7 @@ def main() -> None:
     """The entry point. Ends the process with a code of `cli.exits`."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(
-                errors="backslashreplace"
-            )  # a terminal that lacks a character still shows the line
+            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character still shows the line
     warnings.showwarning = _show_warning
     sys.exit(run(sys.argv[1:]))
 
@@ -87,7 +87,8 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command; returns its exit code."""
     is_json = "--json" in arguments
-    command = typer.main.get_command(build())
+    is_known = bool(arguments) and arguments[0] in _COMMANDS
+    command = typer.main.get_command(build(arguments[:1]) if is_known else build())
     try:
         ended = command.main(args=list(arguments), prog_name="perdure", standalone_mode=False)
         sys.stdout.flush()
@@ -114,7 +115,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _refuse(is_json: bool, code: str, message: str, exit: Exit) -> int:
     if is_json:
-        emit(True, {"error": {"code": code, "message": message}}, lambda out: None)
+        emit_lines(True, {"error": {"code": code, "message": message}}, [])
     complain(message)
     return exit
 

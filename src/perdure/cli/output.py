@@ -36,6 +36,15 @@ def emit(is_json: bool, document: Mapping[str, Any], render: Callable[[Console],
         render(console())
 
 
+def emit_lines(is_json: bool, document: Mapping[str, Any], lines: Sequence[str]) -> None:
+    """Print the document for machines, or plain lines for people, for which nothing needs to be loaded."""
+    if is_json:
+        emit(True, document, lambda out: None)
+    else:
+        sys.stdout.write("".join(f"{visible(line)}\n" for line in lines))
+        sys.stdout.flush()
+
+
 def console() -> Console:
     """Stdout for people. Nothing that is printed is taken for markup."""
     from rich.console import Console  # 80 ms that --json does not need
@@ -62,9 +71,7 @@ def cell(value: object) -> str:
     return visible(value if isinstance(value, str) else shown(value))
 
 
-def table(
-    target: Console, columns: Sequence[str], rows: Sequence[Sequence[object]], *, ids: int = 1
-) -> Table:
+def table(target: Console, columns: Sequence[str], rows: Sequence[Sequence[object]], *, ids: int = 1) -> Table:
     """A table whose first `ids` columns hold ids, which stay in one piece as long as the terminal can hold
     them at all.
     """

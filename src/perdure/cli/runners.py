@@ -49,9 +49,7 @@ def is_runner(value: object) -> bool:
     """Whether it can be run: it has a name, a kind, and a way to be driven."""
     if isinstance(value, type):
         return False
-    has_names = isinstance(getattr(value, "name", None), str) and isinstance(
-        getattr(value, "kind", None), str
-    )
+    has_names = isinstance(getattr(value, "name", None), str) and isinstance(getattr(value, "kind", None), str)
     return has_names and callable(getattr(value, "drive", None)) and callable(getattr(value, "enter", None))
 
 
@@ -66,9 +64,7 @@ def _load_module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         missing = error.name or name
         if name == missing or name.startswith(missing + "."):
-            raise InvalidInputError(
-                OPTION, f"there is no module {name} (looked in {os.getcwd()} too)"
-            ) from error
+            raise InvalidInputError(OPTION, f"there is no module {name} (looked in {os.getcwd()} too)") from error
         raise InvalidInputError(OPTION, f"module {name} imports {missing}, which is not there") from error
     except Exception as error:
         raise InvalidInputError(OPTION, f"module {name} cannot be imported: {_said(error)}") from error
@@ -130,11 +126,7 @@ def _is_factory(found: object) -> bool:
     """A plain function that can be called without arguments and returns at once, no coroutine."""
     if not isinstance(found, FunctionType):
         return False
-    if (
-        inspect.iscoroutinefunction(found)
-        or inspect.isgeneratorfunction(found)
-        or inspect.isasyncgenfunction(found)
-    ):
+    if inspect.iscoroutinefunction(found) or inspect.isgeneratorfunction(found) or inspect.isasyncgenfunction(found):
         return False
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = inspect.signature(found).parameters.values()

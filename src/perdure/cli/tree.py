@@ -55,9 +55,7 @@ def build(journal: Journal) -> list[Node]:
     top: list[Node] = []
     in_order = sorted(nodes.values(), key=lambda node: node.operation.started_seq)
     # An idempotency key's own record belongs to the first call with that key.
-    calls = {
-        (op.name, op.digest): nodes[op.key] for node in reversed(in_order) if _is_call(op := node.operation)
-    }
+    calls = {(op.name, op.digest): nodes[op.key] for node in reversed(in_order) if _is_call(op := node.operation)}
     for node in in_order:
         op = node.operation
         owner = nodes.get(owner_key(op.path)) if _is_call(op) else calls.get((op.name, op.digest))

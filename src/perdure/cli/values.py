@@ -31,9 +31,7 @@ def parse_answer(text: str, option: str = "--value") -> Resume:
     """
     given = parse_json(text, option)
     if not isinstance(given, dict):
-        raise InvalidInputError(
-            option, f'must be {{"approved": true}} or {{"approved": false}}, not {text.strip()}'
-        )
+        raise InvalidInputError(option, f'must be {{"approved": true}} or {{"approved": false}}, not {text.strip()}')
     if "approved" not in given:
         raise InvalidInputError(option, 'has no "approved"; nothing is approved or denied by silence')
     if unknown := sorted(given.keys() - {"approved", "metadata"}):
@@ -41,9 +39,7 @@ def parse_answer(text: str, option: str = "--value") -> Resume:
             option, f'has unknown {", ".join(unknown)}; whatever else there is to say goes into "metadata"'
         )
     if not isinstance(given["approved"], bool):
-        raise InvalidInputError(
-            option, f'"approved" must be true or false, not {json.dumps(given["approved"])}'
-        )
+        raise InvalidInputError(option, f'"approved" must be true or false, not {json.dumps(given["approved"])}')
     if not isinstance(given.get("metadata", {}), dict):
         raise InvalidInputError(option, f'"metadata" must be an object, not {json.dumps(given["metadata"])}')
     from perdure.core.resume import Resume  # pydantic loads when somebody answers, not before

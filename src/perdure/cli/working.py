@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from perdure.cli import options, session
-from perdure.cli.output import complain, emit
+from perdure.cli.output import complain, emit_lines
 from perdure.cli.runners import load_runners
 
 
@@ -18,9 +18,7 @@ def worker(
     runners: options.Runners,
     until_idle: Annotated[
         bool,
-        typer.Option(
-            "--until-idle", help="End when nothing is left to run; runs that wait for answers may remain."
-        ),
+        typer.Option("--until-idle", help="End when nothing is left to run; runs that wait for answers may remain."),
     ] = False,
     concurrency: Annotated[
         int | None,
@@ -51,6 +49,6 @@ def worker(
         session.run_async(work)
     except session.Stopped as stopped:
         # A worker is ended by a signal in the ordinary course of things.
-        emit(is_json, {"stopped_by": str(stopped)}, lambda out: None)
+        emit_lines(is_json, {"stopped_by": str(stopped)}, [])
         return
-    emit(is_json, {"stopped_by": "idle"}, lambda out: None)
+    emit_lines(is_json, {"stopped_by": "idle"}, [])

@@ -12,7 +12,8 @@ _STEP_TYPES = {"step": "node", "effect": "tool_call", "workflow": "node", "inter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """The state after a boundary. `seq` is its place in the run's sequence; `status` is completed, interrupted or failed."""
+    """The state after a boundary. `seq` is its place in the run's sequence; `status` is completed, interrupted or
+    failed."""
 
     checkpoint_id: str
     parent_checkpoint_id: str | None
@@ -66,8 +67,8 @@ def _origin(loaded: Loaded) -> str | None:
 
 
 def fork_point(loaded: Loaded, checkpoint_id: str | int | None) -> int:
-    """The sequence to fork after. None is the last executed step (never the run's end). Raises `ChainCheckpointError` for an
-    id that is not a checkpoint of this run, or names its end."""
+    """The sequence to fork after. None is the last executed step (never the run's end). Raises `ChainCheckpointError`
+    for an id that is not a checkpoint of this run, or names its end."""
     known = checkpoints(loaded)
     if checkpoint_id is None:
         steps = [c for c in known if c.step_type != "run_end"]

@@ -1,7 +1,7 @@
 """Reads a run's records into what they say: operations, the order of their completions, decisions.
 
-Decides what counts as completed and in which order completions are released. Called at load for every stored record and,
-while the run lives, for every record the engine enqueues, so that both see the same journal. Pure.
+Decides what counts as completed and in which order completions are released. Called at load for every stored record
+and, while the run lives, for every record the engine enqueues, so that both see the same journal. Pure.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from perdure.core import keys
-from perdure.core.records import InterruptRow, Kind, OutcomeKind, Recovery, RecordType, StoredRecord
+from perdure.core.records import InterruptRow, Kind, OutcomeKind, RecordType, Recovery, StoredRecord
 
 
 class Phase(StrEnum):
@@ -95,7 +95,8 @@ class Journal:
             handler(self, record)
 
     def replay_order(self) -> list[str]:
-        """Keys to release, in recorded order: completed, not dropped, not inside an operation whose own end is recorded."""
+        """Keys to release, in recorded order: completed, not dropped, not inside an operation whose own end is
+        recorded."""
         return [
             key
             for key in self.completions
@@ -114,9 +115,7 @@ class Journal:
 
     def in_doubt(self) -> Operation | None:
         """The first manual operation that was started and has no end, if any that still matters."""
-        return next(
-            (op for op in self.operations.values() if op.is_in_doubt and not self.is_superseded(op.path)), None
-        )
+        return next((op for op in self.operations.values() if op.is_in_doubt and not self.is_superseded(op.path)), None)
 
     def undelivered(self) -> list[InterruptRow]:
         """Answers that have not entered the run, in order of arrival."""

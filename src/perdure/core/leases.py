@@ -1,7 +1,7 @@
 """Decides when a worker has lost its runs. Pure: heartbeat counters and the observer's own monotonic clock come in.
 
-No clock of one machine is compared with one of another: a lease is over when *this* observer has seen the counter stand still for a
-whole lease of its own time.
+No clock of one machine is compared with one of another: a lease is over when *this* observer has seen the counter
+stand still for a whole lease of its own time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class LeaseWatch:
 
     lease_s: float
     missed_s: float
-    """How long the counter must stand still before a proof of death is believed (two heartbeats on Postgres, 0 on SQLite)."""
+    """How long the counter must stand still before a proof of death is believed (two heartbeats on Postgres, 0 on
+    SQLite)."""
     seen: dict[str, Sighting] = field(default_factory=dict)
 
     def observe(self, worker: WorkerRow, now_s: float) -> float:

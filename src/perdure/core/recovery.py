@@ -58,7 +58,8 @@ def _may_differ(op: Operation) -> bool:
 def trailing_errors(journal: Journal, below: str = "") -> list[Operation]:
     """Errors after which no operation started on the same path or one that encloses it; inside `below` only.
 
-    `below` is an operation's key, or "" for the whole run. A new attempt or a `retry()` drops these and runs them again.
+    `below` is an operation's key, or "" for the whole run. A new attempt or a `retry()` drops these and runs them
+    again.
     """
     return [
         op
@@ -74,9 +75,7 @@ def trailing_errors(journal: Journal, below: str = "") -> list[Operation]:
 
 def _is_trailing(journal: Journal, op: Operation, below: str) -> bool:
     return not any(
-        seq > op.seq
-        and keys.is_same_or_ancestor(op.path, path)
-        and (not below or keys.is_below(path, below))
+        seq > op.seq and keys.is_same_or_ancestor(op.path, path) and (not below or keys.is_below(path, below))
         for path, seq in journal.last_start.items()
     )
 

@@ -1,4 +1,5 @@
-"""A person's decision, as a value. Strict about types; unknown fields are dropped as the reference says, with a warning each."""
+"""A person's decision, as a value. Strict about types; unknown fields are dropped as the reference says, with a
+warning each."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class Resume(BaseModel):
-    """An answer to a question. `approved` and `metadata` are the only two fields: whatever else there is to say goes into
-    `metadata`.
+    """An answer to a question. `approved` and `metadata` are the only two fields: whatever else there is to say goes
+    into `metadata`.
 
     `approved` must be a bool: "yes", 1 and "true" are refused (pydantic `ValidationError`).
     """
@@ -27,6 +28,8 @@ class Resume(BaseModel):
             for name in data:
                 if name not in ("approved", "metadata"):
                     warnings.warn(
-                        f"Resume has no field {name!r}: its value is dropped; put it in metadata", UserWarning, stacklevel=4
+                        f"Resume has no field {name!r}: its value is dropped; put it in metadata",
+                        UserWarning,
+                        stacklevel=4,
                     )
         return data

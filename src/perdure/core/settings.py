@@ -1,4 +1,5 @@
-"""Settings of an engine and of the process. Decides defaults and bounds; reads the environment once per call, stores nothing."""
+"""Settings of an engine and of the process. Decides defaults and bounds; reads the environment once per call, stores
+nothing."""
 
 from __future__ import annotations
 

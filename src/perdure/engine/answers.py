@@ -19,7 +19,8 @@ def choose_answers(
     interrupt_id: str | None,
     questions: Sequence[InterruptRow],
 ) -> dict[str, str]:
-    """Interrupt ids and encoded answers. With one question open the address may be left out; with several it may not."""
+    """Interrupt ids and encoded answers. With one question open the address may be left out; with several it may
+    not."""
     by_id = {row.interrupt_id: row for row in questions}
     pending = [row.interrupt_id for row in questions if row.status == QuestionStatus.PENDING]
     if isinstance(value, Mapping):

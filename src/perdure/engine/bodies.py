@@ -1,7 +1,8 @@
 """Runs the bodies of operations on the real loop or in threads: when they start, their attempts, their time limits.
 
-Decides, with `core.recovery` and `core.retry`, whether a body runs, runs again or may not. A body that is not `safe` starts only
-after everything enqueued before it is durable, a `manual` one after its own `started` record, too (law 2).
+Decides, with `core.recovery` and `core.retry`, whether a body runs, runs again or may not. A body that is not `safe`
+starts only after everything enqueued before it is durable, a `manual` one after its own `started` record, too (law
+2).
 """
 
 from __future__ import annotations
@@ -193,7 +194,8 @@ class Bodies:
         if call.is_timed_out and self._policy(call) == Recovery.MANUAL:
             drive.need_attention(
                 DurableRecoveryError(
-                    f"run {drive.run_id}: {call.spec.name!r} took longer than its limit; it is recovery='manual' and its effect "
+                    f"run {drive.run_id}: {call.spec.name!r} took longer than its limit; it is "
+                    "recovery='manual' and its effect "
                     "is not known, so a person decides",
                     drive.operation_id(call.key),
                 )
@@ -276,7 +278,8 @@ class Bodies:
 
 
 def encode_value(call: Call, value: Any) -> Outcome:
-    """A body's result as it is recorded; what cannot be stored is recorded as the error it is, so it is not repeated."""
+    """A body's result as it is recorded; what cannot be stored is recorded as the error it is, so it is not
+    repeated."""
     spec = call.spec
     try:
         if inspect.isgenerator(value) or inspect.isasyncgen(value):
@@ -328,9 +331,9 @@ def _warn_if_swallowed(call: Call, body: asyncio.Future[Any]) -> None:
         return
     came = "returned" if error is None else f"raised {type(error).__name__}"
     warnings.warn(
-        f"{call.spec.name} asked a question and then {came}: something in it caught InterruptSignal; the run is paused all the "
+        f"{call.spec.name} asked a question and then {came}: something in it caught InterruptSignal; the run "
+        "is paused all the "
         "same, and what it returned is discarded",
         RuntimeWarning,
         stacklevel=2,
     )
-

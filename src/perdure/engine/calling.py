@@ -1,7 +1,8 @@
-"""Calls from workflow code: numbered when they are made, verified against the journal, waited for in their recorded turn.
+"""Calls from workflow code: numbered when they are made, verified against the journal, waited for in their recorded
+turn.
 
-Decides what a call gets (its recorded outcome, a wait, an error) and what a cancelled wait means; the drive decides when.
-Used by `flow` and by other runners; every method here runs on the run's loop.
+Decides what a call gets (its recorded outcome, a wait, an error) and what a cancelled wait means; the drive decides
+when. Used by `flow` and by other runners; every method here runs on the run's loop.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ class Calling:
             return
         why = recovery.mismatch(op, call.spec.kind, call.spec.name, call.digest, call.shown_arguments)
         if why is not None:
-            raise self._drive.fault(DurableRecoveryError(f"run {self._drive.run_id}: {why}", self._drive.operation_id(call.key)))
+            raise self._drive.fault(
+                DurableRecoveryError(f"run {self._drive.run_id}: {why}", self._drive.operation_id(call.key))
+            )
 
     async def wait(self, call: Call) -> Any:
         """Wait for a call's outcome, in its recorded turn. A cancelled wait gives the call up."""
@@ -91,7 +94,8 @@ class Calling:
         return self.reveal(call, outcome)
 
     async def wait_arrived(self, call: Call, outcome: Outcome) -> Any:
-        """A completion that workflow code itself brought about (a nested workflow's): it takes its turn like any other."""
+        """A completion that workflow code itself brought about (a nested workflow's): it takes its turn like any
+        other."""
         self._drive.check_open()
         if outcome.kind is OutcomeKind.CANCELLED:
             self.give_up(call)
@@ -114,7 +118,8 @@ class Calling:
         return None
 
     def wait_exclusive(self, call: Call) -> Any:
-        """A synchronous call: its body runs in a thread, the calling task is frozen and nothing else of the workflow moves."""
+        """A synchronous call: its body runs in a thread, the calling task is frozen and nothing else of the workflow
+        moves."""
         drive = self._drive
         drive.check_open()
         op = drive.journal.operations.get(call.key)

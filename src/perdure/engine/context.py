@@ -1,7 +1,7 @@
 """Where the running code is: the scope that numbers its calls. Decides identity (DESIGN "Identity"), nothing else.
 
-A call's index is taken when the call is made. In workflow code the scope belongs to the task (numbered at creation by the
-run's loop); inside a body it belongs to the body and to the task in it, numbered at first use.
+A call's index is taken when the call is made. In workflow code the scope belongs to the task (numbered at creation by
+the run's loop); inside a body it belongs to the body and to the task in it, numbered at first use.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Drives one claimed run: executes its runner against its journal, one completion at a time.
 
-Decides when the next completion is released, when bodies may start, when the run is quiet and how it ends. What happens inside a
-body is `bodies`, questions are `questions`; what is written and when it is durable is the store's.
+Decides when the next completion is released, when bodies may start, when the run is quiet and how it ends. What
+happens inside a body is `bodies`, questions are `questions`; what is written and when it is durable is the store's.
 
-A drive lives in the real loop's thread. It replays first (recorded completions, in recorded order), then lives (completions in order
-of arrival, each recorded when it is released). One pump is one journal entry, so what a completion led to is durable together
-with it. It ends exactly once, with a `DriveEnd`.
+A drive lives in the real loop's thread. It replays first (recorded completions, in recorded order), then lives
+(completions in order of arrival, each recorded when it is released). One pump is one journal entry, so what a
+completion led to is durable together with it. It ends exactly once, with a `DriveEnd`.
 """
 
 from __future__ import annotations
@@ -144,7 +144,8 @@ class Drive:
         self.pump()
 
     def cancel(self) -> None:
-        """End as cancelled: code is discarded, bodies are stopped, what they had completed is recorded for the audit."""
+        """End as cancelled: code is discarded, bodies are stopped, what they had completed is recorded for the
+        audit."""
         self.ending.stop(RunChange(status=Status.CANCELLED, is_release=True))
 
     def release(self) -> None:
@@ -158,7 +159,10 @@ class Drive:
     def need_attention(self, error: DurableRecoveryError) -> None:
         """Stop for a person: the journal and the code differ, or an operation is in doubt."""
         change = RunChange(
-            status=Status.NEEDS_ATTENTION, is_release=True, blocked_operation=error.operation_id, error=str(error)[:4096]
+            status=Status.NEEDS_ATTENTION,
+            is_release=True,
+            blocked_operation=error.operation_id,
+            error=str(error)[:4096],
         )
         self.ending.stop(change, error)
 
@@ -246,7 +250,8 @@ class Drive:
     # The pump.
 
     def pump(self) -> None:
-        """Run the code until it is quiet, releasing completions one at a time. Called from callbacks of the real loop."""
+        """Run the code until it is quiet, releasing completions one at a time. Called from callbacks of the real
+        loop."""
         if self.is_closed or self._is_pumping or self.root is None or self.ending.has_begun:
             return
         self._is_pumping = True
@@ -351,7 +356,8 @@ class Drive:
         if doubtful is not None:
             self._differs(
                 doubtful,
-                f"{doubtful.kind} {doubtful.name!r} was begun and its end is not known; it is recovery='manual', so a person decides: "
+                f"{doubtful.kind} {doubtful.name!r} was begun and its end is not known; it is "
+                "recovery='manual', so a person decides: "
                 f"repeat it with repeat_operation={self.operation_id(doubtful.key)!r}, or cancel the run",
             )
             return False
@@ -420,7 +426,8 @@ class Drive:
             self.tell(end)
 
     def tear_down(self) -> None:
-        """Unwind the code. Journal calls raise `RunLost`, a frozen question raises `InterruptSignal`; results are discarded."""
+        """Unwind the code. Journal calls raise `RunLost`, a frozen question raises `InterruptSignal`; results are
+        discarded."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -438,7 +445,9 @@ class Drive:
                 return
         for task in self.loop.tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
-        log.warning("run %s: %d tasks refuse to end at a pause; they are left behind", self.run_id, len(self.loop.tasks))
+        log.warning(
+            "run %s: %d tasks refuse to end at a pause; they are left behind", self.run_id, len(self.loop.tasks)
+        )
 
     def _parting(self, call: Call) -> BaseException:
         if call.spec.kind == Kind.INTERRUPT:

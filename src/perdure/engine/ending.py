@@ -1,7 +1,7 @@
 """How a drive ends: quiet, completed, failed, cancelled, given back, or stopped for a person.
 
-Decides which end, and that it is written once, after what led to it. The entry of the end is the last one of the drive; what the store
-made of it (a cancel that came first, an answer that came meanwhile) is what counts.
+Decides which end, and that it is written once, after what led to it. The entry of the end is the last one of the
+drive; what the store made of it (a cancel that came first, an answer that came meanwhile) is what counts.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class Ending:
 
     def _fail_stuck(self) -> None:
         error = PerdureError(
-            "the workflow waits for something that nothing in it can bring about (an event nobody sets, an abandoned call)"
+            "the workflow waits for something that nothing in it can bring about (an event nobody sets, an "
+            "abandoned call)"
         )
         self._end_with(Status.FAILED, codec.encode_error(error), error)
 

@@ -1,7 +1,7 @@
 """The engine: starts, resumes, forks, retries, cancels and watches runs of any runner, on one loop and one store.
 
-Decides what an id that exists already means (DESIGN "Existing ids") and whom an answer is for; the store decides what is true. It owns
-its drives: cancelling a waiting caller stops the waiting only.
+Decides what an id that exists already means (DESIGN "Existing ids") and whom an answer is for; the store decides what
+is true. It owns its drives: cancelling a waiting caller stops the waiting only.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _WAIT_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """What became of a run, for now. `status` is completed or paused; `pending_interrupts` are its open questions, oldest first:
-    each `{interrupt_id, reason, context, node_id, agent_path}`; `pending_interrupt` is the first."""
+    """What became of a run, for now. `status` is completed or paused; `pending_interrupts` are its open questions,
+    oldest first: each `{interrupt_id, reason, context, node_id, agent_path}`; `pending_interrupt` is the first."""
 
     execution_id: str
     status: str = "completed"
@@ -85,9 +85,11 @@ class Engine:
     # Starting.
 
     async def run(self, runner: Runner, value: Any = None, *, execution_id: str | None = None) -> RunResult:
-        """Run to the end or to a question. An id that exists already is the same run (other input: `DurableConflictError`).
+        """Run to the end or to a question. An id that exists already is the same run (other input:
+        `DurableConflictError`).
 
-        Raises what the run failed with; `DurableRunError` if it was cancelled; `DurableRecoveryError` if it needs attention.
+        Raises what the run failed with; `DurableRunError` if it was cancelled; `DurableRecoveryError` if it needs
+        attention.
         """
         drive = await self._begin(runner, value, execution_id)
         return await self._follow(runner, drive if isinstance(drive, str) else drive.run_id)
@@ -175,9 +177,7 @@ class Engine:
 
     async def _claim(self, runner: Runner, row: RunRow) -> bool:
         if row.runner != runner.name:
-            raise DurableRecoveryError(
-                f"run {row.run_id} belongs to {row.kind} {row.runner!r}, not to {runner.name!r}"
-            )
+            raise DurableRecoveryError(f"run {row.run_id} belongs to {row.kind} {row.runner!r}, not to {runner.name!r}")
         if row.status == Status.WAITING and (row.due_in_s is None or row.due_in_s > 0):
             return False
         dead = await self.host.dead_workers() if row.status == Status.RUNNING else []
@@ -222,17 +222,18 @@ class Engine:
     ) -> RunResult:
         """Answer and go on; or go on after a crash, a failure, a decision. Refused resumes change nothing.
 
-        Raises `ChainCheckpointError` (unknown id), `ChainResumeError` (a question is open and no answer given), `AlreadyResumed`
-        (nothing is open, or the run has completed), `AmbiguousAnswer`, `RunBusy` (somebody runs it), `DurableRecoveryError`.
+        Raises `ChainCheckpointError` (unknown id), `ChainResumeError` (a question is open and no answer given),
+        `AlreadyResumed` (nothing is open, or the run has completed), `AmbiguousAnswer`, `RunBusy` (somebody runs it),
+        `DurableRecoveryError`.
         """
         self._check_open()
         row = await self._get(execution_id)
         if row.runner != runner.name:
-            raise DurableRecoveryError(f"run {execution_id} belongs to {row.kind} {row.runner!r}, not to {runner.name!r}")
-        if resume_value is not None:
-            await self.answer(
-                execution_id, resume_value, interrupt_id=interrupt_id, answered_by=answered_by, row=row
+            raise DurableRecoveryError(
+                f"run {execution_id} belongs to {row.kind} {row.runner!r}, not to {runner.name!r}"
             )
+        if resume_value is not None:
+            await self.answer(execution_id, resume_value, interrupt_id=interrupt_id, answered_by=answered_by, row=row)
         elif repeat_operation is not None:
             await self._repeat(row, repeat_operation)
         else:
@@ -241,7 +242,8 @@ class Engine:
         return await self._follow_after(runner, execution_id)
 
     async def _follow_after(self, runner: Runner, run_id: str) -> RunResult:
-        """Follow a run that an answer has just made runnable: a question still open is a pause only after it was driven."""
+        """Follow a run that an answer has just made runnable: a question still open is a pause only after it was
+        driven."""
         row = await self._get(run_id)
         if row.status in (Status.PENDING, Status.QUEUED):
             await self._claim(runner, row)
@@ -261,7 +263,9 @@ class Engine:
         """Store answers and make the run runnable, in one transaction; whoever has the runner goes on."""
         row = row or await self._get(execution_id)
         if is_terminal(row.status):
-            raise AlreadyResumed(execution_id, f"run {execution_id} is {row.status}; to run again, fork it or use a new id")
+            raise AlreadyResumed(
+                execution_id, f"run {execution_id} is {row.status}; to run again, fork it or use a new id"
+            )
         questions = await self.store.interrupt_list(run_id=execution_id, status=None, limit=10_000)
         answers = choose_answers(execution_id, resume_value, interrupt_id, questions)
         for text in answers.values():
@@ -290,9 +294,7 @@ class Engine:
         if row.status != Status.NEEDS_ATTENTION or row.blocked_operation is None:
             raise ChainResumeError(f"run {row.run_id} has no operation in doubt to repeat")
         if operation_id != row.blocked_operation:
-            raise ChainResumeError(
-                f"run {row.run_id} is blocked by {row.blocked_operation}, not by {operation_id}"
-            )
+            raise ChainResumeError(f"run {row.run_id} is blocked by {row.blocked_operation}, not by {operation_id}")
         loaded = await self.store.run_load(row.run_id)
         key = operation_id.removeprefix(row.run_id + "/")
         op = fold(loaded.records).operations.get(key)
@@ -319,8 +321,10 @@ class Engine:
         if plan.blocked_by is not None:
             op = plan.blocked_by
             raise ChainResumeError(
-                f"run {row.run_id} failed with the error of {op.kind} {op.name!r} ({op.key}), which the code handled: other "
-                f"operations ran after it. A retry would only replay that; fork before it: checkpoint_id='{_before(loaded, op.seq)}'"
+                f"run {row.run_id} failed with the error of {op.kind} {op.name!r} ({op.key}), which the code "
+                "handled: other "
+                "operations ran after it. A retry would only replay that; fork before it: "
+                f"checkpoint_id='{_before(loaded, op.seq)}'"
             )
         await self.store.run_retry(row.run_id, plan.drops)
 
@@ -334,14 +338,17 @@ class Engine:
         has_value: bool = False,
         new_id: str | None = None,
     ) -> RunResult:
-        """Branch into a new, independent run that begins with what was recorded up to the checkpoint. The source is untouched.
+        """Branch into a new, independent run that begins with what was recorded up to the checkpoint. The source is
+        untouched.
 
         A new input makes sense only from the start: with one, nothing else is taken over.
         """
         self._check_open()
         row = await self._get(execution_id)
         if row.runner != runner.name:
-            raise DurableRecoveryError(f"run {execution_id} belongs to {row.kind} {row.runner!r}, not to {runner.name!r}")
+            raise DurableRecoveryError(
+                f"run {execution_id} belongs to {row.kind} {row.runner!r}, not to {runner.name!r}"
+            )
         if row.status == Status.RUNNING and checkpoint_id is None:
             raise RunBusy(execution_id, f"run {execution_id} is being run right now; name the checkpoint to fork from")
         loaded = await self.store.run_load(execution_id)
@@ -375,8 +382,8 @@ class Engine:
         await self.store.run_fork(new, kept, [] if has_value else answered)
 
     async def cancel(self, execution_id: str, *, cancelled_by: str | None = None) -> str:
-        """Ask for a run to be cancelled; durable when this returns. Returns the run's status at that moment: an owned run
-        becomes cancelled as soon as its owner notices, and cannot end otherwise any more."""
+        """Ask for a run to be cancelled; durable when this returns. Returns the run's status at that moment: an owned
+        run becomes cancelled as soon as its owner notices, and cannot end otherwise any more."""
         await self._get(execution_id)
         row = await self.store.run_cancel(execution_id, cancelled_by=cancelled_by)
         if execution_id in self.host.drives:
@@ -393,7 +400,8 @@ class Engine:
     async def work(
         self, runners: Iterable[Runner], *, until_idle: bool = False, concurrency: int | None = None
     ) -> None:
-        """Claim, recover and continue what the store holds for these runners, until stopped (or until nothing is left to do)."""
+        """Claim, recover and continue what the store holds for these runners, until stopped (or until nothing is left
+        to do)."""
         self._check_open()
         work = Work(self.host, {runner.name: runner for runner in runners}, concurrency)
         self._works.add(work)
@@ -487,9 +495,9 @@ class _Opening:
 def open_engine(
     store: str | Store | None = None, *, settings: EngineSettings | None = None, is_inline: bool = False
 ) -> _Opening:
-    """Open an engine in the running event loop: on a URL (default `get_config().store_url`), or on an open store that stays the
-    caller's. Awaitable, and an asynchronous context manager. `is_inline` is for callers that own their loop: commits may be made
-    on it."""
+    """Open an engine in the running event loop: on a URL (default `get_config().store_url`), or on an open store that
+    stays the caller's. Awaitable, and an asynchronous context manager. `is_inline` is for callers that own their
+    loop: commits may be made on it."""
     return _Opening(_open(store if store is not None else get_config().store_url, settings, is_inline))
 
 

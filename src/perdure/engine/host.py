@@ -1,6 +1,8 @@
-"""Hosts the drives of one process on one event loop: launches them, brings them what comes from outside, gives them back.
+"""Hosts the drives of one process on one event loop: launches them, brings them what comes from outside, gives them
+back.
 
-Decides nothing about a run; it owns the worker's presence, the map of running drives, and the clock that wakes parked runs here.
+Decides nothing about a run; it owns the worker's presence, the map of running drives, and the clock that wakes parked
+runs here.
 """
 
 from __future__ import annotations
@@ -92,7 +94,8 @@ class Host:
     # Launching.
 
     def create(self, runner: Runner, run_id: str, input_data: str, input_digest: str) -> Drive:
-        """A new run, driven at once: its creation is the first entry of its lane, and everything else waits behind it."""
+        """A new run, driven at once: its creation is the first entry of its lane, and everything else waits behind
+        it."""
         lane = Lane(run_id=run_id, root_id=run_id, worker_id=self.worker_id, fence=1)
         journal = Journal()
         submitted = Record(RecordType.SUBMITTED, data=input_data, name=runner.name)
@@ -130,7 +133,8 @@ class Host:
             self.loop.call_soon(
                 drive.need_attention,
                 DurableRecoveryError(
-                    f"run {claim.run_id} was started by version {version!r} of {runner.name!r}; this is {runner.version!r} "
+                    f"run {claim.run_id} was started by version {version!r} of {runner.name!r}; this is "
+                    f"{runner.version!r} "
                     "(accepts=[...] says that it continues them)"
                 ),
             )

@@ -1,7 +1,7 @@
 """Calls made inside a body: looked up in the journal, run on the real loop, recorded when they end.
 
-Decides nothing about order: the body's own completion is what is ordered. Identity is the task of the body (numbered at first use)
-and the index in it. A question inside a call inside a body suspends the outermost operation.
+Decides nothing about order: the body's own completion is what is ordered. Identity is the task of the body (numbered
+at first use) and the index in it. A question inside a call inside a body suspends the outermost operation.
 """
 
 from __future__ import annotations
@@ -38,9 +38,7 @@ def verify(drive: Drive, call: Call) -> None:
         return
     why = recovery.mismatch(op, call.spec.kind, call.spec.name, call.digest, call.shown_arguments)
     if why is not None:
-        raise drive.fault_from_body(
-            DurableRecoveryError(f"run {drive.run_id}: {why}", drive.operation_id(call.key))
-        )
+        raise drive.fault_from_body(DurableRecoveryError(f"run {drive.run_id}: {why}", drive.operation_id(call.key)))
 
 
 def recorded(drive: Drive, call: Call) -> Outcome | None:
@@ -53,7 +51,8 @@ def recorded(drive: Drive, call: Call) -> Outcome | None:
     if action is recovery.Action.DOUBT:
         raise drive.fault_from_body(
             DurableRecoveryError(
-                f"run {drive.run_id}: {call.spec.name!r} was begun and its end is not known; it is recovery='manual', so a "
+                f"run {drive.run_id}: {call.spec.name!r} was begun and its end is not known; it is "
+                "recovery='manual', so a "
                 f"person decides: repeat it with repeat_operation={drive.operation_id(call.key)!r}, or cancel the run",
                 drive.operation_id(call.key),
             )
@@ -77,7 +76,8 @@ async def run(scope: BodyScope, call: Call, line: Line) -> Any:
 
 
 async def learnt(scope: BodyScope) -> None:
-    """A body acts on what it has learnt, so that is durable before it goes on, unless all bodies around it are `safe` (law 2)."""
+    """A body acts on what it has learnt, so that is durable before it goes on, unless all bodies around it are `safe`
+    (law 2)."""
     enclosing: BodyScope | None = scope
     while enclosing is not None:
         if enclosing.call.spec.recovery != Recovery.SAFE:

@@ -1,8 +1,9 @@
 """Once per run and key: the record under which an `@idempotent` body runs, wherever in the run it is called.
 
-Decides who runs the body: the first caller of a key does, callers at the same time wait for it and share its value, and a call to a
-key from inside its own body is refused. Only values are recorded here; after an exception the next call runs the body under the
-same operation id. The three callers (a task on the loop, a thread, the loop's own thread) do the same in their own ways.
+Decides who runs the body: the first caller of a key does, callers at the same time wait for it and share its value,
+and a call to a key from inside its own body is refused. Only values are recorded here; after an exception the next
+call runs the body under the same operation id. The three callers (a task on the loop, a thread, the loop's own
+thread) do the same in their own ways.
 """
 
 from __future__ import annotations
@@ -22,13 +23,17 @@ from perdure.engine.drive import Drive
 from perdure.errors import IdempotencyError, InterruptSignal, RunLost
 
 
-def call_of(scope: BodyScope, spec: CallSpec, digest: str, args: tuple[Any, ...], kwargs: dict[str, Any], shown: str) -> Call:
+def call_of(
+    scope: BodyScope, spec: CallSpec, digest: str, args: tuple[Any, ...], kwargs: dict[str, Any], shown: str
+) -> Call:
     """The call under which the key is recorded. Refuses a key that is being computed by the caller itself."""
     path = keys.idempotency_path(spec.name, digest)
     enclosing: BodyScope | None = scope
     while enclosing is not None:
         if enclosing.call.path == path:
-            raise IdempotencyError(f"{spec.name} calls itself with the same key {shown}; its result cannot depend on itself")
+            raise IdempotencyError(
+                f"{spec.name} calls itself with the same key {shown}; its result cannot depend on itself"
+            )
         enclosing = enclosing.parent
     return Call(spec, path, 0, args, kwargs, shown, digest)
 
@@ -63,7 +68,8 @@ def run_in_thread(scope: BodyScope, call: Call) -> Any:
 def run_blocking(scope: BodyScope, call: Call) -> Any:
     """From sync code on the loop's own thread: blocks the loop for its commits, so it warns once per function."""
     warnings.warn(
-        f"{call.spec.name} is a sync @idempotent function called on the event loop: the loop stands still while it commits; make "
+        f"{call.spec.name} is a sync @idempotent function called on the event loop: the loop stands still "
+        "while it commits; make "
         "it `async def`, or call it from a sync step",
         RuntimeWarning,
         stacklevel=4,
@@ -96,7 +102,7 @@ class _Result:
 def _run_here(call: Call, body: BodyScope) -> _Result:
     context = contextvars.copy_context()
     context.run(place.set, body)
-    run: Callable[[], Any] = lambda: call.spec.function(*call.args, **call.kwargs)  # noqa: E731
+    run: Callable[[], Any] = lambda: call.spec.function(*call.args, **call.kwargs)
     try:
         return _Result(context.run(run))
     except BaseException as error:
@@ -168,6 +174,3 @@ def _record(scope: BodyScope, call: Call, body: BodyScope, result: _Result) -> O
         drive.recorder.fail_attempt(call, error, 0.0)
         drive.recorder.flush()
     raise error
-
-
-

@@ -6,7 +6,8 @@ import asyncio
 
 
 class News:
-    """Counts news on one event loop. Take `mark()` before looking, then `wait(mark, ...)`: news in between end the wait."""
+    """Counts news on one event loop. Take `mark()` before looking, then `wait(mark, ...)`: news in between end the
+    wait."""
 
     def __init__(self) -> None:
         self._count = 0

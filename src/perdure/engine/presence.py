@@ -1,7 +1,7 @@
 """This process as a worker: its row, its heartbeat thread, and what happens when the lease can no longer be renewed.
 
-Decides when this process has lost its own lease: well before a peer may take it (DESIGN "Ownership"). Heartbeats come from a thread
-of their own, so that a blocked loop does not stop them; an error of one beat does not end the next.
+Decides when this process has lost its own lease: well before a peer may take it (DESIGN "Ownership"). Heartbeats come
+from a thread of their own, so that a blocked loop does not stop them; an error of one beat does not end the next.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _BEATS_PER_LEASE = 5
 
 
 def new_worker() -> WorkerRow:
-    """A row for this start of this process; reads a file, so not on a loop. The id is fresh per start: a restarted worker does not look like its old self."""
+    """A row for this start of this process; reads a file, so not on a loop. The id is fresh per start: a restarted
+    worker does not look like its old self."""
     return WorkerRow(
         worker_id=ids.run_id(),
         host=host_name(),

@@ -1,7 +1,7 @@
 """Questions to people: who asks, which answer belongs to which question, when it enters the run.
 
-Decides identity (operation, task in its body, ordinal there, or the `key`) and delivery: an answer goes to the call with the same
-identity and the same reason, once. The store keeps them; nothing here decides anything by default.
+Decides identity (operation, task in its body, ordinal there, or the `key`) and delivery: an answer goes to the call
+with the same identity and the same reason, once. The store keeps them; nothing here decides anything by default.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from perdure.core.records import (
     OutcomeKind,
     Question,
     QuestionStatus,
-    Record,
-    RecordType,
     Recovery,
 )
 from perdure.engine.calls import Call, CallSpec, Outcome
@@ -87,9 +85,7 @@ class Questions:
         drive = self._drive
         self._parked = {place: parked for place, parked in self._parked.items() if parked is not call}
         if (row.path, row.index) != (call.path, call.index):
-            drive.recorder.record(
-                Record(RecordType.DELIVERED, row.path, row.index, data=codec.encode(row.interrupt_id), clock_s=drive.recorder.clock())
-            )  # fmt: skip
+            drive.recorder.deliver_inside(row.path, row.index, row.interrupt_id)
         drive.recorder.deliver(call, row.interrupt_id)
         drive.recorder.mark_delivered((row.interrupt_id,))
         drive.bodies.again(call)
@@ -118,8 +114,7 @@ class Questions:
         return {
             (path, index)
             for path, index in self._drive.journal.interrupts
-            if (path, index) == (call.path, call.index)
-            or keys.is_below(path, call.key)
+            if (path, index) == (call.path, call.index) or keys.is_below(path, call.key)
         } | self._waited_for(call)
 
     def _waited_for(self, call: Call) -> set[tuple[str, int]]:
@@ -158,7 +153,9 @@ class Questions:
         call.digest = codec.digest(text)
         if call.key in drive.calls:
             raise drive.fault(
-                DurableRecoveryError(f"run {drive.run_id}: interrupt(key={key!r}) is asked twice", drive.operation_id(call.key))
+                DurableRecoveryError(
+                    f"run {drive.run_id}: interrupt(key={key!r}) is asked twice", drive.operation_id(call.key)
+                )
             )
         drive.calling.register(call)
         if drive.journal.operations.get(call.key) is None:
@@ -180,9 +177,7 @@ class Questions:
 
     # Asked inside a body.
 
-    def ask_in_body(
-        self, scope: BodyScope, reason: str, context: dict[str, Any], key: str | None, bind: bool
-    ) -> str:
+    def ask_in_body(self, scope: BodyScope, reason: str, context: dict[str, Any], key: str | None, bind: bool) -> str:
         """The answer (encoded) that belongs to this call; or register the question and raise `InterruptSignal`."""
         drive = self._drive
         line = scope.line()
@@ -231,7 +226,8 @@ class Questions:
         if bind or row.bind:
             raise drive.fault_from_body(
                 DurableRecoveryError(
-                    f"run {drive.run_id}: what was approved is not what would run: question {row.interrupt_id} was asked with "
+                    f"run {drive.run_id}: what was approved is not what would run: question {row.interrupt_id} "
+                    "was asked with "
                     f"{row.context}, and the code now shows something else",
                     drive.operation_id(_key_of(row)),
                 )
@@ -262,4 +258,3 @@ def _pending_row(run_id: str, question: Question) -> InterruptRow:
         answer_seq=None,
         delivered_at=None,
     )
-

@@ -1,7 +1,7 @@
 """Writes one run's journal: collects the records of a pump into one entry, and knows what is durable.
 
-Decides what a record says; the drive decides when. What is recorded is at once part of the journal in memory, so that the code goes
-on with it; what must be durable first waits here, behind a barrier.
+Decides what a record says; the drive decides when. What is recorded is at once part of the journal in memory, so that
+the code goes on with it; what must be durable first waits here, behind a barrier.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class Recorder:
         return outcome
 
     def suspend(self, call: Call, questions: Sequence[Question] = (), waits_for: Sequence[str] = ()) -> None:
-        """An operation has asked; its new questions go into the same entry. `waits_for` are all interrupt ids it waits for."""
+        """An operation has asked; its new questions go into the same entry. `waits_for` are all interrupt ids it
+        waits for."""
         data = codec.encode(list(waits_for)) if waits_for else None
         self._record_call(RecordType.SUSPENDED, call, None, data, self.clock(), None)
         self._questions.extend(questions)
@@ -80,8 +81,14 @@ class Recorder:
         """An answer enters a suspended operation."""
         self._record_call(RecordType.DELIVERED, call, None, codec.encode(interrupt_id), self.clock(), None)
 
+    def deliver_inside(self, path: str, index: int, interrupt_id: str) -> None:
+        """The same for an operation inside the body of the one that goes on."""
+        data = codec.encode(interrupt_id)
+        self.record(Record(RecordType.DELIVERED, path, index, data=data, clock_s=self.clock()))
+
     def mark_delivered(self, interrupt_ids: Sequence[str]) -> None:
-        """These answers have entered the run with the next entry; of open questions: the code no longer waits for them."""
+        """These answers have entered the run with the next entry; of open questions: the code no longer waits for
+        them."""
         unwritten = {question.interrupt_id for question in self._questions}
         self._questions = [q for q in self._questions if q.interrupt_id not in interrupt_ids]
         self._delivered.extend(i for i in interrupt_ids if i not in unwritten)
@@ -94,9 +101,19 @@ class Recorder:
 
     def note(self, call: Call, what: str, outcome: str | None, data: str | None) -> None:
         """Something for people, ignored by replay."""
+        spec = call.spec
         self.record(
-            Record(RecordType.NOTE, call.path, call.index, call.spec.kind, what, None, None, 0, outcome, data, None, self.clock())
-        )  # fmt: skip
+            Record(
+                RecordType.NOTE,
+                call.path,
+                call.index,
+                spec.kind,
+                what,
+                outcome=outcome,
+                data=data,
+                clock_s=self.clock(),
+            )
+        )
 
     def status(self, status: str, data: str | None, cause: str | None = None) -> None:
         """The run's new status; `cause` is the key of the operation whose error failed it."""
@@ -128,14 +145,16 @@ class Recorder:
         if outcome.data is None or len(outcome.data) <= most:
             return outcome
         error = DurableLimitError(
-            f"the result of {call.spec.name!r} has {len(outcome.data)} bytes, more than limits.max_payload_bytes ({most})"
+            f"the result of {call.spec.name!r} has {len(outcome.data)} bytes, more than "
+            f"limits.max_payload_bytes ({most})"
         )
         return Outcome(OutcomeKind.ERROR, codec.encode_error(error))
 
     # When it is durable.
 
     def flush(self, change: RunChange | None = None) -> int:
-        """Hand over what was recorded since the last flush, as one entry; returns the entry number everything is under."""
+        """Hand over what was recorded since the last flush, as one entry; returns the entry number everything is
+        under."""
         if self._records or change is not None or self._questions or self._delivered:
             entry = Entry(
                 lane=self.lane,

@@ -1,11 +1,12 @@
 """The run's loop: a small deterministic event loop on which a workflow's tasks run.
 
-Decides in which order the workflow's callbacks run (first in, first out, nothing else), numbers tasks at creation, and freezes a
-task that waits in a synchronous call. It has no sockets, threads or subprocesses, and its clock moves only when the
-drive releases a completion. The drive calls `drain()` from callbacks of the real loop.
+Decides in which order the workflow's callbacks run (first in, first out, nothing else), numbers tasks at creation,
+and freezes a task that waits in a synchronous call. It has no sockets, threads or subprocesses, and its clock moves
+only when the drive releases a completion. The drive calls `drain()` from callbacks of the real loop.
 
-The code runs in a greenlet, so that a synchronous call (`interrupt()`) can stop its task where it stands: no `finally` runs, no
-lock is released, no sibling sees anything, and the task goes on at the answer's place in the recorded order.
+The code runs in a greenlet, so that a synchronous call (`interrupt()`) can stop its task where it stands: no
+`finally` runs, no lock is released, no sibling sees anything, and the task goes on at the answer's place in the
+recorded order.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 class RunTask(asyncio.Task[Any]):
     """A task of the workflow, with its place in the run.
 
-    A task frozen in a synchronous call waits for no future, so asyncio could only cancel it at its next `await`. Its cancellations
-    are counted here and thrown into the frozen call.
+    A task frozen in a synchronous call waits for no future, so asyncio could only cancel it at its next `await`. Its
+    cancellations are counted here and thrown into the frozen call.
     """
 
     scope: TaskScope
@@ -108,8 +109,8 @@ class RunLoop(asyncio.AbstractEventLoop):
         return bool(self._ready)
 
     def freeze(self, keep: Callable[[Frozen], None], give_up: Callable[[], None]) -> object:
-        """Stop the calling task here until `thaw`, after handing what is needed for that to `keep`. If the task is cancelled
-        meanwhile, `give_up` is called and `CancelledError` raised here."""
+        """Stop the calling task here until `thaw`, after handing what is needed for that to `keep`. If the task is
+        cancelled meanwhile, `give_up` is called and `CancelledError` raised here."""
         task = asyncio.current_task(self)
         stack = greenlet.getcurrent()
         assert isinstance(task, RunTask) and stack.parent is not None
@@ -149,7 +150,8 @@ class RunLoop(asyncio.AbstractEventLoop):
         self._ready.append(handle)
 
     def _inside(self, work: Callable[[], None]) -> None:
-        """Run `work` with this loop as the running one; asynchronous generators of user code are not the real loop's."""
+        """Run `work` with this loop as the running one; asynchronous generators of user code are not the real
+        loop's."""
         outer = asyncio._get_running_loop()
         hooks = sys.get_asyncgen_hooks()
         asyncio._set_running_loop(self)
@@ -286,11 +288,5 @@ def _forbidden(name: str) -> Callable[..., NoReturn]:
     return method
 
 
-for _name in (
-    "run_in_executor call_soon_threadsafe create_connection create_server create_datagram_endpoint getaddrinfo getnameinfo"
-    " create_unix_connection create_unix_server subprocess_exec subprocess_shell connect_read_pipe connect_write_pipe"
-    " add_reader remove_reader add_writer remove_writer sock_recv sock_recv_into sock_recvfrom sock_sendall sock_sendto"
-    " sock_connect sock_accept sock_sendfile sendfile start_tls connect_accepted_socket add_signal_handler"
-    " remove_signal_handler run_until_complete run_forever stop close set_task_factory"
-).split():
+for _name in ["run_in_executor", "call_soon_threadsafe", "create_connection", "create_server", "create_datagram_endpoint", "getaddrinfo", "getnameinfo", "create_unix_connection", "create_unix_server", "subprocess_exec", "subprocess_shell", "connect_read_pipe", "connect_write_pipe", "add_reader", "remove_reader", "add_writer", "remove_writer", "sock_recv", "sock_recv_into", "sock_recvfrom", "sock_sendall", "sock_sendto", "sock_connect", "sock_accept", "sock_sendfile", "sendfile", "start_tls", "connect_accepted_socket", "add_signal_handler", "remove_signal_handler", "run_until_complete", "run_forever", "stop", "close", "set_task_factory"]:
     setattr(RunLoop, _name, _forbidden(_name))

@@ -1,4 +1,5 @@
-"""What can be run, as the engine sees it. Chains, agents and workflow functions implement this; nobody asks what they are."""
+"""What can be run, as the engine sees it. Chains, agents and workflow functions implement this; nobody asks what they
+are."""
 
 from __future__ import annotations
 

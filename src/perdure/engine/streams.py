@@ -20,7 +20,8 @@ _POLL_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A committed fact. `data` has what the type implies: `operation`, `name`, `kind`, `outcome`, `value`, `error`, `status`."""
+    """A committed fact. `data` has what the type implies: `operation`, `name`, `kind`, `outcome`, `value`, `error`,
+    `status`."""
 
     sequence: int
     run_id: str
@@ -49,7 +50,8 @@ def event_of(record: StoredRecord) -> Event:
 async def stream(store: Store, run_id: str, after: int = 0) -> AsyncIterator[Event]:
     """Events with `sequence > after`, ascending, without gaps or repetitions; waits for more until the run has ended.
 
-    Raises `ChainCheckpointError` for an unknown run, `TypeError` for a cursor that is negative, not an int, or ahead of the store.
+    Raises `ChainCheckpointError` for an unknown run, `TypeError` for a cursor that is negative, not an int, or ahead
+    of the store.
     """
     if type(after) is not int or after < 0:
         raise TypeError(f"after must be an int of at least 0, not {after!r}")

@@ -1,6 +1,8 @@
-"""The timers of a run's loop. Decides which fire: each is recorded with its delay, and its firing is a completion like any other.
+"""The timers of a run's loop. Decides which fire: each is recorded with its delay, and its firing is a completion
+like any other.
 
-A timer is an operation of kind `timer`. Its deadline survives a crash: what is left of its delay is counted from its record.
+A timer is an operation of kind `timer`. Its deadline survives a crash: what is left of its delay is counted from its
+record.
 """
 
 from __future__ import annotations

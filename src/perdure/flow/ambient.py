@@ -75,7 +75,9 @@ def run_sync(store: str | Store | None, work: Callable[[Engine], Awaitable[T]]) 
     except RuntimeError:
         pass
     else:
-        raise RuntimeError("a synchronous call inside a running event loop would stop it; use the method that begins with 'a'")
+        raise RuntimeError(
+            "a synchronous call inside a running event loop would stop it; use the method that begins with 'a'"
+        )
 
     async def main() -> T:
         from perdure.engine.engine import open_engine  # not needed to import perdure

@@ -17,14 +17,17 @@ def interrupt(
 ) -> Resume:
     """Ask a question and return the answer to it.
 
-    Called by workflow code, the calling task stops here until a person answers; other tasks go on. Called inside the body of a step,
-    it raises `InterruptSignal`, and after the answer the body runs again from its top: this call then returns. Either way the
-    question is registered at the moment of the call, and the run pauses when nothing else of it moves.
+    Called by workflow code, the calling task stops here until a person answers; other tasks go on. Called inside the
+    body of a step, it raises `InterruptSignal`, and after the answer the body runs again from its top: this call then
+    returns. Either way the question is registered at the moment of the call, and the run pauses when nothing else of
+    it moves.
 
-    `context` is what the person sees: it must be recordable and is frozen. `key` names the question, where the order of calls may
-    change. With `bind`, the context at the second call must equal what was approved, else the run needs attention.
+    `context` is what the person sees: it must be recordable and is frozen. `key` names the question, where the order
+    of calls may change. With `bind`, the context at the second call must equal what was approved, else the run needs
+    attention.
 
-    Raises `PerdureError` outside a run, `SerializationError` or `InvalidInputError` for bad arguments (nothing is asked then).
+    Raises `PerdureError` outside a run, `SerializationError` or `InvalidInputError` for bad arguments (nothing is
+    asked then).
     """
     scope = current()
     if scope is None:

@@ -57,12 +57,14 @@ class Idempotent:
         return self._sync(scope, call)
 
     def _warn_if_lost(self) -> None:
-        """A thread that was started by hand does not know its run: the body runs unrecorded, as the reference demands."""
+        """A thread that was started by hand does not know its run: the body runs unrecorded, as the reference
+        demands."""
         is_suspicious = Running.drive_count > 0 and threading.current_thread() is not threading.main_thread()
         if is_suspicious and not self._has_warned:
             self._has_warned = True
             warnings.warn(
-                f"{self.spec.name} is called in a thread that belongs to no run, so nothing is recorded; start the thread with "
+                f"{self.spec.name} is called in a thread that belongs to no run, so nothing is recorded; start "
+                "the thread with "
                 "contextvars.copy_context().run, or make the call a step",
                 RuntimeWarning,
                 stacklevel=3,
@@ -117,7 +119,8 @@ class Idempotent:
         value = key() if callable(key) else key
         if not isinstance(value, str):
             raise IdempotencyError(
-                f"{self.spec.name}: {type(self._owner).__name__} has no stable key; declare __idempotency_key__ on it, or use key_fn"
+                f"{self.spec.name}: {type(self._owner).__name__} has no stable key; declare "
+                "__idempotency_key__ on it, or use key_fn"
             )
         return value
 
@@ -131,12 +134,13 @@ def idempotent(
 ) -> Any:
     """Run a function's body once per run and key; later calls with the key get the recorded value.
 
-    The key is the function's name with its bound arguments, or what `key_fn` makes of them. Raises `IdempotencyError` at the call,
-    before the body, if arguments have no stable form; and records it if the result cannot be stored, so that the effect is not
-    repeated. Only values are recorded for a key: after an exception the next call runs the body, under the same `operation_id()`.
+    The key is the function's name with its bound arguments, or what `key_fn` makes of them. Raises `IdempotencyError`
+    at the call, before the body, if arguments have no stable form; and records it if the result cannot be stored, so
+    that the effect is not repeated. Only values are recorded for a key: after an exception the next call runs the
+    body, under the same `operation_id()`.
 
-    `recovery` says what happens if the process dies inside the body: `manual` stops the run for a person, `idempotent` runs it again
-    under the same `operation_id()`. Outside a run nothing is recorded.
+    `recovery` says what happens if the process dies inside the body: `manual` stops the run for a person,
+    `idempotent` runs it again under the same `operation_id()`. Outside a run nothing is recorded.
     """
 
     def decorate(function: Callable[..., Any]) -> Idempotent:
@@ -155,7 +159,6 @@ def _check_name(function: Callable[..., Any], key_fn: object, name: str | None) 
     has_name = name is not None or ("<lambda>" not in qualname and not getattr(function, "__closure__", None))
     if not has_name and key_fn is None:
         raise IdempotencyError(
-            f"{qualname}: a lambda or a closure has no stable key, since what it closes over is not part of it; give key_fn=..."
+            f"{qualname}: a lambda or a closure has no stable key, since what it closes over is not part of "
+            "it; give key_fn=..."
         )
-
-

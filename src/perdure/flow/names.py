@@ -1,4 +1,5 @@
-"""One function per name in a process: a journal finds its functions by name, so two under one name would be confused."""
+"""One function per name in a process: a journal finds its functions by name, so two under one name would be
+confused."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ _lock = threading.Lock()
 
 
 def claim_name(kind: str, name: str, function: Callable[..., Any]) -> None:
-    """Raise `DurableConflictError` if another function has this name. The same source imported twice is the same function
-    (`__main__` and `app`, a reload), and so are closures made by one `def`."""
+    """Raise `DurableConflictError` if another function has this name. The same source imported twice is the same
+    function (`__main__` and `app`, a reload), and so are closures made by one `def`."""
     code = getattr(function, "__code__", None)
     if code is None:
         return
@@ -26,7 +27,8 @@ def claim_name(kind: str, name: str, function: Callable[..., Any]) -> None:
             return
     if known != place:
         raise DurableConflictError(
-            f"two different {kind} functions are called {name!r} ({known[0]}:{known[1]} and {place[0]}:{place[1]}); give one "
+            f"two different {kind} functions are called {name!r} ({known[0]}:{known[1]} and "
+            f"{place[0]}:{place[1]}); give one "
             "of them another name with name=..."
         )
 

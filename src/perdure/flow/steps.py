@@ -89,12 +89,14 @@ def step(function: Callable[..., Any] | None = None, /, *args: Any, **kwargs: An
     """Record what a function returns, once.
 
     - `await step(charge, amount)` calls `charge` as a step.
-    - `@step` or `@step(retries=3, timeout=5.0, recovery="manual", errors=[CardDeclined])` makes a function a step: call it directly.
+    - `@step` or `@step(retries=3, timeout=5.0, recovery="manual", errors=[CardDeclined])` makes a function a step:
+      call it directly.
 
-    `retries` is a number of further attempts or a `RetryPolicy`; the time of the next attempt is stored. `timeout` (seconds or
-    `timedelta`) bounds one attempt. `recovery` says what happens if the process dies inside: `safe` and `idempotent` run again (the
-    second under the same `operation_id()`), `manual` stops the run for a person. `errors` lists exception classes to be rebuilt at
-    replay; others are `OperationError`. A sync function runs in a thread. Arguments and result must be recordable.
+    `retries` is a number of further attempts or a `RetryPolicy`; the time of the next attempt is stored. `timeout`
+    (seconds or `timedelta`) bounds one attempt. `recovery` says what happens if the process dies inside: `safe` and
+    `idempotent` run again (the second under the same `operation_id()`), `manual` stops the run for a person. `errors`
+    lists exception classes to be rebuilt at replay; others are `OperationError`. A sync function runs in a thread.
+    Arguments and result must be recordable.
     """
     if function is None:
         if args:

@@ -1,4 +1,5 @@
-"""What a workflow may not take from the machine unrecorded: the time, chance, a wait, which version of the code it began with."""
+"""What a workflow may not take from the machine unrecorded: the time, chance, a wait, which version of the code it
+began with."""
 
 from __future__ import annotations
 
@@ -64,8 +65,8 @@ async def sleep(delay: timedelta | float) -> None:
 def patched(name: str) -> bool:
     """Whether this run takes the new way: for code changed while runs are in flight.
 
-    True for runs that come to this place for the first time with the new code, False for those that had recorded operations
-    beyond it. Decided at the first call and remembered for the run.
+    True for runs that come to this place for the first time with the new code, False for those that had recorded
+    operations beyond it. Decided at the first call and remembered for the run.
     """
     scope = current()
     if scope is None or isinstance(scope, BodyScope):
@@ -84,7 +85,8 @@ def patched(name: str) -> bool:
 
 
 def operation_id() -> str:
-    """The id of the operation whose body is running: the same at every repetition. Hand it to providers as idempotency key."""
+    """The id of the operation whose body is running: the same at every repetition. Hand it to providers as
+    idempotency key."""
     scope = current()
     if not isinstance(scope, BodyScope):
         raise PerdureError("operation_id() belongs into the body of a step or of an @idempotent function")

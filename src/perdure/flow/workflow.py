@@ -32,8 +32,8 @@ _UNSET: Any = object()
 class Workflow:
     """A runner made from an `async def` of one parameter (or none).
 
-    Called inside another workflow it is one operation of that run: complete, its inner records are skipped. Elsewhere, start it with
-    `run`/`arun`. `store` is a URL or an open store; default `get_config().store_url`.
+    Called inside another workflow it is one operation of that run: complete, its inner records are skipped.
+    Elsewhere, start it with `run`/`arun`. `store` is a URL or an open store; default `get_config().store_url`.
     """
 
     kind = "workflow"
@@ -104,7 +104,8 @@ class Workflow:
             return self._function(*args, **kwargs)
         if isinstance(scope, BodyScope):
             raise PerdureError(
-                f"workflow {self.name} called inside the body of {scope.call.spec.name}: call it from workflow code, or start a run "
+                f"workflow {self.name} called inside the body of {scope.call.spec.name}: call it from workflow "
+                "code, or start a run "
                 "of its own"
             )
         drive = scope.drive
@@ -120,9 +121,7 @@ class Workflow:
         engine = await ambient.engine(store)
         return await engine.run(self, input, execution_id=execution_id)
 
-    def run(
-        self, input: Any = None, *, execution_id: str | None = None, store: str | Store | None = None
-    ) -> RunResult:
+    def run(self, input: Any = None, *, execution_id: str | None = None, store: str | Store | None = None) -> RunResult:
         """`arun` for callers without an event loop; raises at once inside one."""
         return ambient.run_sync(store, lambda engine: engine.run(self, input, execution_id=execution_id))
 
@@ -164,7 +163,8 @@ class Workflow:
         new_id: str | None = None,
         store: str | Store | None = None,
     ) -> RunResult:
-        """Branch into a new run from a checkpoint. The source is untouched; an open question is asked again under the new id."""
+        """Branch into a new run from a checkpoint. The source is untouched; an open question is asked again under the
+        new id."""
         engine = await ambient.engine(store)
         return await self._fork(engine, execution_id, checkpoint_id, input, modified_state, new_id)
 
@@ -216,9 +216,7 @@ class Workflow:
         engine = await ambient.engine(store)
         return await engine.cancel(execution_id, cancelled_by=cancelled_by)
 
-    def cancel(
-        self, execution_id: str, *, cancelled_by: str | None = None, store: str | Store | None = None
-    ) -> str:
+    def cancel(self, execution_id: str, *, cancelled_by: str | None = None, store: str | Store | None = None) -> str:
         """`acancel` for callers without an event loop."""
         return ambient.run_sync(store, lambda engine: engine.cancel(execution_id, cancelled_by=cancelled_by))
 
@@ -234,7 +232,8 @@ class Workflow:
 def _refuse_state(state: Any) -> None:
     if state is not None:
         raise TypeError(
-            "a workflow function has no state to modify: its checkpoints are a view of what it has recorded (modified_state)"
+            "a workflow function has no state to modify: its checkpoints are a view of what it has recorded "
+            "(modified_state)"
         )
 
 
@@ -270,8 +269,9 @@ def workflow(
 ) -> Any:
     """Make an `async def` a workflow: `@workflow`, or `@workflow(name=..., version=..., errors=[...])`.
 
-    `name` is persisted (default: the qualified name without its module). Runs started by another `version` are continued only if
-    `accepts` lists it. `errors` are exception classes to rebuild when the recorded failure is raised again.
+    `name` is persisted (default: the qualified name without its module). Runs started by another `version` are
+    continued only if `accepts` lists it. `errors` are exception classes to rebuild when the recorded failure is
+    raised again.
     """
 
     def decorate(inner: Callable[..., Any]) -> Workflow:
@@ -285,7 +285,8 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     parameters = list(inspect.signature(function).parameters.values())
     if any(p.kind not in kinds for p in parameters) or len(parameters) > 1:
         raise InvalidInputError(
-            "function", f"workflow {function.__qualname__} must take one input, or none; put several values into a dict or model"
+            "function",
+            f"workflow {function.__qualname__} must take one input, or none; put several values into a dict or model",
         )
     return parameters
 

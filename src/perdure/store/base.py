@@ -1,12 +1,13 @@
-"""The ports of the store: what the engine may ask of it, one protocol per concern. Method name == query == contract test.
+"""The ports of the store: what the engine may ask of it, one protocol per concern. Method name == query == contract
+test.
 
-Threads: every `async` method may be awaited from any event loop and never blocks it (law 12). `append` may be called from
-any thread and returns at once. All writes of a process go through one queue per store; the writer commits what is there as one
-group, in the order of arrival, and then tells the lanes.
+Threads: every `async` method may be awaited from any event loop and never blocks it (law 12). `append` may be called
+from any thread and returns at once. All writes of a process go through one queue per store; the writer commits what
+is there as one group, in the order of arrival, and then tells the lanes.
 
-Fences (law 3): a `Lane` is the writer's end of one claim. An entry is written only while its lane's (fence, worker) is the
-one stored in the run's row; otherwise the lane is *refused*: this entry and everything later of the lane is dropped and
-`on_refused` is called once. Nothing of a refused entry is stored.
+Fences (law 3): a `Lane` is the writer's end of one claim. An entry is written only while its lane's (fence, worker)
+is the one stored in the run's row; otherwise the lane is *refused*: this entry and everything later of the lane is
+dropped and `on_refused` is called once. Nothing of a refused entry is stored.
 
 Errors of the outside writes are typed (`perdure.errors`) and leave nothing stored.
 """
@@ -38,8 +39,9 @@ from perdure.core.records import (
 class Lane:
     """The writer's end of one claimed run: numbers its entries, knows what is durable and whether the run was lost.
 
-    `enqueued` and `committed` count entries (n starts at 1 with each claim). `on_commit` and `on_refused` are called in
-    `loop`, after a group, once per group and lane. Without a loop (sync callers) only the counters and `wait_committed` work.
+    `enqueued` and `committed` count entries (n starts at 1 with each claim). `on_commit` and `on_refused` are called
+    in `loop`, after a group, once per group and lane. Without a loop (sync callers) only the counters and
+    `wait_committed` work.
     """
 
     run_id: str
@@ -52,7 +54,8 @@ class Lane:
     enqueued: int = 0
     committed: int = 0
     final_status: str | None = None
-    """Status the last committed `RunChange` really wrote (waiting may have become pending, a terminal one cancelled)."""
+    """Status the last committed `RunChange` really wrote (waiting may have become pending, a terminal one
+    cancelled)."""
     refused: BaseException | None = None
     waiters: list[object] = field(default_factory=list)
     """Owned by the writer: threads blocked in `Writer.wait_committed`."""
@@ -68,7 +71,8 @@ class Entry:
     change: RunChange | None = None
     questions: Sequence[Question] = ()
     delivered: Sequence[str] = ()
-    """Interrupt ids whose answer has entered the run with this entry, or which its code no longer waits for (withdrawn)."""
+    """Interrupt ids whose answer has entered the run with this entry, or which its code no longer waits for
+    (withdrawn)."""
     create: NewRun | None = None
     """Insert the run (status running, owned by the lane's worker, fence of the lane) with its `submitted` record first.
 
@@ -101,9 +105,9 @@ class JournalStore(Protocol):
     ) -> RunRow:
         """Store answers (interrupt id -> encoded Resume) and make the run runnable, in one transaction (law 4).
 
-        Every id must be an open question of the run, else nothing is stored: `DurableNotFoundError` for an id that is not
-        the run's, `AlreadyResumed` if it is answered or withdrawn or the run is terminal. `waiting` becomes `pending`; epoch+1;
-        an `answered` record per answer (data: encoded {"interrupt_id", "answered_by"}).
+        Every id must be an open question of the run, else nothing is stored: `DurableNotFoundError` for an id that is
+        not the run's, `AlreadyResumed` if it is answered or withdrawn or the run is terminal. `waiting` becomes
+        `pending`; epoch+1; an `answered` record per answer (data: encoded {"interrupt_id", "answered_by"}).
         """
         ...
 
@@ -129,10 +133,11 @@ class RunStore(Protocol):
     ) -> list[Claim]:
         """Take runnable runs, oldest first: fence+1, owner, status running, `status` record. Nobody else gets them.
 
-        Runnable: queued or pending; waiting or retry_wait and due; running with an owner among `dead_workers`, or whose owner's
-        worker row is ended or gone. `run_ids` restricts to these (and then also takes waiting ones that are not due when
-        something undelivered or a cancel is there). `runners` restricts to runs of these runner names. On Postgres
-        candidates are picked without locks, then root then run are locked SKIP LOCKED and the condition is checked again.
+        Runnable: queued or pending; waiting or retry_wait and due; running with an owner among `dead_workers`, or
+        whose owner's worker row is ended or gone. `run_ids` restricts to these (and then also takes waiting ones that
+        are not due when something undelivered or a cancel is there). `runners` restricts to runs of these runner
+        names. On Postgres candidates are picked without locks, then root then run are locked SKIP LOCKED and the
+        condition is checked again.
         """
         ...
 
@@ -141,14 +146,14 @@ class RunStore(Protocol):
         ...
 
     async def run_cancel(self, run_id: str, *, cancelled_by: str | None = None) -> RunRow:
-        """Ask a run to be cancelled: durable at once. Nobody's run becomes cancelled in the same transaction (questions are
-        withdrawn); an owned one is marked, and whatever its owner writes as its end becomes cancelled. Terminal: unchanged.
-        `DurableNotFoundError` if unknown."""
+        """Ask a run to be cancelled: durable at once. Nobody's run becomes cancelled in the same transaction
+        (questions are withdrawn); an owned one is marked, and whatever its owner writes as its end becomes cancelled.
+        Terminal: unchanged. `DurableNotFoundError` if unknown."""
         ...
 
     async def run_retry(self, run_id: str, drops: Sequence[Record]) -> RunRow:
-        """A failed run becomes pending again: `dropped` records appended, attempt+1, withdrawn questions open again under
-        their ids. Any other status: `RunBusy` if it is owned, `AlreadyResumed` if completed or cancelled."""
+        """A failed run becomes pending again: `dropped` records appended, attempt+1, withdrawn questions open again
+        under their ids. Any other status: `RunBusy` if it is owned, `AlreadyResumed` if completed or cancelled."""
         ...
 
     async def run_repeat(self, run_id: str, record: Record) -> RunRow:
@@ -160,8 +165,8 @@ class RunStore(Protocol):
         ...
 
     async def run_fork(self, new: NewRun, records: Sequence[Record], interrupts: Sequence[InterruptRow]) -> None:
-        """Create an independent run (owned as in `new`, fence 1) that begins with these records and answered questions, in
-        one transaction. `DurableConflictError` if the id exists."""
+        """Create an independent run (owned as in `new`, fence 1) that begins with these records and answered
+        questions, in one transaction. `DurableConflictError` if the id exists."""
         ...
 
     async def facts(self, worker_id: str) -> Facts:
@@ -179,15 +184,14 @@ class EventStore(Protocol):
     async def interrupt_list(
         self, *, run_id: str | None = None, status: str | None = "pending", limit: int = 100
     ) -> list[InterruptRow]:
-        """Questions, oldest first; `status=None` for all. Questions of terminal runs are `withdrawn`, so not pending."""
+        """Questions, oldest first; `status=None` for all. Questions of terminal runs are `withdrawn`, so not
+        pending."""
         ...
 
-    def subscribe(
-        self, callback: Callable[[], None], *, is_foreign_only: bool = False
-    ) -> Callable[[], None]:
+    def subscribe(self, callback: Callable[[], None], *, is_foreign_only: bool = False) -> Callable[[], None]:
         """Call `callback` (in any thread) soon after anything was committed, by this process or another; returns the
-        unsubscribe function. A floor under it polls, so a lost notification costs at most the poll interval. Own commits
-        are told at once, with nothing polled."""
+        unsubscribe function. A floor under it polls, so a lost notification costs at most the poll interval. Own
+        commits are told at once, with nothing polled."""
         ...
 
 
@@ -195,12 +199,13 @@ class WorkerStore(Protocol):
     """Workers: who is alive. The decision is in `core.leases`; here are the facts."""
 
     async def worker_register(self, worker: WorkerRow) -> WorkerRow:
-        """Insert the row and take what proves life (SQLite: flock on a file beside the database, lock first, then the row;
-        Postgres: advisory lock on a connection of its own). `lock` in the returned row names it."""
+        """Insert the row and take what proves life (SQLite: flock on a file beside the database, lock first, then the
+        row; Postgres: advisory lock on a connection of its own). `lock` in the returned row names it."""
         ...
 
     def worker_beat(self, worker_id: str) -> bool:
-        """Count one heartbeat (sync: called from the heartbeat thread, own connection). False if the row is ended/gone."""
+        """Count one heartbeat (sync: called from the heartbeat thread, own connection). False if the row is
+        ended/gone."""
         ...
 
     async def worker_list(self) -> list[WorkerRow]:
@@ -208,12 +213,13 @@ class WorkerStore(Protocol):
         ...
 
     async def worker_probe(self, worker: WorkerRow) -> str:
-        """`dead` (proven: the lock is free and host, boot id and inode agree), `alive` (the lock is held) or `unknown`."""
+        """`dead` (proven: the lock is free and host, boot id and inode agree), `alive` (the lock is held) or
+        `unknown`."""
         ...
 
     async def worker_end(self, worker_id: str) -> int:
-        """Mark a worker ended: own clean shutdown, or a dead one's funeral. Its running runs become pending. Idempotent.
-        Returns how many runs were released."""
+        """Mark a worker ended: own clean shutdown, or a dead one's funeral. Its running runs become pending.
+        Idempotent. Returns how many runs were released."""
         ...
 
 

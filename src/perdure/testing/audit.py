@@ -20,7 +20,7 @@ from perdure.core.records import RecordType
 from perdure.core.states import is_terminal
 from perdure.testing.faults import entry_name
 from perdure.testing.ledger import Line
-from perdure.testing.programs import COMPOSED, INPUT
+from perdure.testing.programs import COMPOSED, INPUT, REFUSED
 
 Row = dict[str, Any]
 
@@ -49,6 +49,7 @@ class Reference:
     statuses: dict[str, str]
     questions: frozenset[tuple[str, str, str]]
     operations: frozenset[tuple[str, ...]]
+    uses: frozenset[tuple[str, str]]
 
 
 def read_tables(url: str) -> dict[str, list[Row]]:
@@ -63,13 +64,10 @@ def read_tables(url: str) -> dict[str, list[Row]]:
         from psycopg.rows import dict_row
 
         options = "-c search_path=perdure"
-        connection = psycopg.Connection[Any].connect(
-            url, autocommit=True, options=options, row_factory=dict_row
-        )
+        connection = psycopg.Connection[Any].connect(url, autocommit=True, options=options, row_factory=dict_row)
     try:
         return {
-            table: [dict(row) for row in connection.execute(f"SELECT * FROM {table}").fetchall()]
-            for table in _TABLES
+            table: [dict(row) for row in connection.execute(f"SELECT * FROM {table}").fetchall()] for table in _TABLES
         }
     finally:
         connection.close()
@@ -95,6 +93,7 @@ def reference(facts: Facts) -> Reference:
         statuses={row["id"]: row["status"] for row in facts.runs},
         questions=frozenset((row["id"], row["reason"], row["status"]) for row in facts.interrupts),
         operations=_operations(facts),
+        uses=_uses(facts),
     )
 
 
@@ -130,7 +129,7 @@ def _differences(facts: Facts, reference: Reference) -> Iterator[str]:
     for name in ("outcome", "statuses"):
         if getattr(ours, name) != getattr(reference, name):
             yield f"{name}: {getattr(ours, name)} instead of {getattr(reference, name)}"
-    for name in ("questions", "operations"):
+    for name in ("questions", "operations", "uses"):
         mine, theirs = getattr(ours, name), getattr(reference, name)
         if mine != theirs:
             yield f"{name}: too many {sorted(mine - theirs)}, missing {sorted(theirs - mine)}"
@@ -149,12 +148,26 @@ def _operations(facts: Facts) -> frozenset[tuple[str, ...]]:
     return frozenset(ended.values())
 
 
+def _uses(facts: Facts) -> frozenset[tuple[str, str]]:
+    """Which effects consumed the answer to which question."""
+    tokens = {_token(row): row["id"] for row in facts.interrupts if row["answer"] is not None}
+    return frozenset(
+        (tokens[known], f"{line.operation_id.partition('/')[0]} {line.label}")
+        for line in facts.lines
+        for token in line.consumed
+        if (known := token.removesuffix(REFUSED)) in tokens
+    )
+
+
+def _token(row: Row) -> str:
+    """The token that came with an answer."""
+    return codec.decode(row["answer"])["metadata"]["token"]
+
+
 def _record_of(row: Row) -> Any:
     from perdure.core.records import Record  # the shape that names are made of
 
-    return Record(
-        type=row["type"], path=row["path"], index=row["idx"], outcome=row["outcome"], attempt=row["attempt"]
-    )
+    return Record(type=row["type"], path=row["path"], index=row["idx"], outcome=row["outcome"], attempt=row["attempt"])
 
 
 # --- the tables by themselves ---------------------------------------------------------------------------
@@ -234,10 +247,6 @@ def _answer(facts: Facts, row: Row, is_over: bool) -> Iterator[str]:
     values = [r for r in of_run if r["type"] == "completed" and (r["path"], r["idx"]) == place]
     if row["slot"] == "0" and [r["data"] for r in values] not in ([row["answer"]], []):
         yield f"the answer to question {row['id']} is not what the code got"
-    token = codec.decode(row["answer"])["metadata"]["token"]
-    users = {line.operation_id for line in facts.lines if any(t.startswith(token) for t in line.consumed)}
-    if is_over and len(users) != 1:
-        yield f"the answer to question {row['id']} was used by {sorted(users)}"
 
 
 def _data(row: Row) -> dict[str, Any]:
@@ -277,12 +286,7 @@ def _effects(facts: Facts) -> Iterator[str]:
             yield from _consumption(op_id, op, of_op, known)
     recorded = {op.data for op_id, op in operations.items() if op_id in lines}
     for op_id, op in operations.items():
-        if (
-            op.outcome == "value"
-            and op.kind in ("step", "effect")
-            and op_id not in lines
-            and op.data not in recorded
-        ):
+        if op.outcome == "value" and op.kind in ("step", "effect") and op_id not in lines and op.data not in recorded:
             yield f"{op_id} is recorded with {op.data}, and never acted"
 
 
@@ -316,8 +320,7 @@ def _known_tokens(facts: Facts, operations: dict[str, _Operation]) -> set[str]:
                 known.add(value)
     for row in facts.interrupts:
         if row["answer"] is not None:
-            token = codec.decode(row["answer"])["metadata"]["token"]
-            known |= {token, f"{token}-refused"}
+            known |= {_token(row), _token(row) + REFUSED}
     return known
 
 

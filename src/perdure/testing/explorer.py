@@ -76,9 +76,7 @@ class Scenario:
     ordinal: int | None = None
 
     def __str__(self) -> str:
-        return (
-            self.point if self.ordinal is None else f"{self.point}, then the recovery's point {self.ordinal}"
-        )
+        return self.point if self.ordinal is None else f"{self.point}, then the recovery's point {self.ordinal}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,9 +133,7 @@ class Explorer:
             found = audit.violations(facts, reference)
             assert not found, f"{self.program.name}, undisturbed: {found}"
             for run_id, outcome in facts.outcome.items():
-                assert list(outcome) == [self.program.ends], (
-                    f"{self.program.name}: {run_id} ended as {outcome}"
-                )
+                assert list(outcome) == [self.program.ends], f"{self.program.name}: {run_id} ended as {outcome}"
             return reference, place.trace()
 
     def explore(
@@ -265,6 +261,8 @@ class _Place:
         job = Job(
             role=role,
             program=self._program.name,
+            value=self._program.value,
+            answers=dict(self._program.answers),
             url=self._url,
             ledger=str(self._ledger),
             incarnation=name,

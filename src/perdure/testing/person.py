@@ -19,7 +19,7 @@ from perdure.core.states import Status, is_terminal
 from perdure.engine.engine import Engine, RunResult
 from perdure.errors import AlreadyResumed, DurableRecoveryError, DurableRunError
 from perdure.testing.ledger import new_token
-from perdure.testing.programs import INPUT, Program
+from perdure.testing.programs import Program
 
 RUN_ID = "run"
 FORK_ID = "run-fork"
@@ -48,7 +48,7 @@ class Person:
     async def _fork_once(self) -> None:
         """Fork the source where it is paused, before it is answered, unless the last person has done that."""
         if await self.engine.store.run_get(FORK_ID) is None:
-            await self.engine.run(self.program.workflow, INPUT, execution_id=RUN_ID)
+            await self.engine.run(self.program.workflow, self.program.value, execution_id=RUN_ID)
             await self.engine.fork(self.program.workflow, RUN_ID, new_id=FORK_ID)
 
     async def _to_end(self, run_id: str, *, answers: bool) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class Person:
         raise AssertionError(f"run {run_id} does not come to an end")
 
     def _run(self, run_id: str) -> Attempt:
-        return lambda: self.engine.run(self.program.workflow, INPUT, execution_id=run_id)
+        return lambda: self.engine.run(self.program.workflow, self.program.value, execution_id=run_id)
 
     async def _after_error(self, run_id: str, error: Exception) -> dict[str, Any] | Attempt:
         """What a failure means: an end, or another attempt."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from perdure.core.resume import Resume
 from perdure.core.retry import RetryPolicy
@@ -22,6 +23,8 @@ from perdure.flow.workflow import Workflow, workflow
 from perdure.testing.ledger import ledger
 
 INPUT = "tok-input"
+REFUSED = "-refused"
+"""What a refusal adds to the token that came with it."""
 COMPOSED = frozenset({"whole", "approved", "buy"})
 """Labels of steps that consume what calls inside them returned, not what they were called with."""
 
@@ -32,6 +35,7 @@ class Program:
     `ends` is how it ends then."""
 
     workflow: Workflow
+    value: Any = INPUT
     answers: Mapping[str, bool] = field(default_factory=dict)
     is_retried: bool = False
     is_forked: bool = False
@@ -89,7 +93,7 @@ async def hang(label: str, consumed: list[str]) -> str:
 
 def token_of(answer: Resume) -> str:
     """What the person gave with the answer; a refusal is told apart."""
-    return answer.metadata["token"] if answer.approved else answer.metadata["token"] + "-refused"
+    return answer.metadata["token"] if answer.approved else answer.metadata["token"] + REFUSED
 
 
 async def ask(reason: str) -> str:
@@ -264,9 +268,7 @@ async def retried_step(value: str) -> list[str]:
 @workflow(name="failing_branches")
 async def failing_branches(value: str) -> list[str]:
     before = await put("before", [value])
-    three = await asyncio.gather(
-        flaky("left", [before], 1), put("middle", [before]), flaky("right", [before], 1)
-    )
+    three = await asyncio.gather(flaky("left", [before], 1), put("middle", [before]), flaky("right", [before], 1))
     return [*three, await pay("joined", list(three))]
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from perdure.core.settings import EngineSettings
 from perdure.engine.engine import open_engine
-from perdure.testing import ledger
+from perdure.testing import interpreted, ledger
 from perdure.testing.faults import Faults, Target, open_faulty
 from perdure.testing.person import Person
 from perdure.testing.programs import Program, program
@@ -29,6 +31,8 @@ class Job:
 
     role: str
     program: str
+    value: Any
+    answers: Mapping[str, bool]
     url: str
     ledger: str
     incarnation: str
@@ -43,7 +47,12 @@ def perform(job: Job) -> None:
     """Do it. Whatever goes wrong is raised: the process then ends with a status of its own."""
     ledger.use(ledger.Ledger(job.ledger, job.incarnation))
     faults = Faults(Target(point=job.point, ordinal=job.ordinal, note=job.note))
-    asyncio.run({"person": _person, "worker": _worker}[job.role](job, program(job.program), faults))
+    asyncio.run({"person": _person, "worker": _worker}[job.role](job, _program(job), faults))
+
+
+def _program(job: Job) -> Program:
+    known = interpreted.PROGRAM if job.program == interpreted.PROGRAM.name else program(job.program)
+    return replace(known, value=job.value, answers=job.answers)
 
 
 async def _person(job: Job, program: Program, faults: Faults) -> None:
