@@ -38,9 +38,7 @@ def sites(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Site]
         return
     admin: psycopg.Connection[Any] = request.getfixturevalue("postgres_admin")
     with ExitStack() as databases:
-        urls = [
-            databases.enter_context(postgres.temporary_database(admin)) for _ in range(_SITES["postgres"])
-        ]
+        urls = [databases.enter_context(postgres.temporary_database(admin)) for _ in range(_SITES["postgres"])]
         for url in urls:
             _set_up(url)
         yield [PostgresSite(url) for url in urls]
@@ -62,6 +60,4 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         for name in COUNTS:
             total[name] += properties.get(name, 0)
     for store, total in totals.items():
-        terminalreporter.write_line(
-            f"explored on {store}: " + ", ".join(f"{n} {name}" for name, n in total.items())
-        )
+        terminalreporter.write_line(f"explored on {store}: " + ", ".join(f"{n} {name}" for name, n in total.items()))

@@ -13,7 +13,7 @@ import pytest
 from perdure.testing import audit
 from perdure.testing.audit import Facts, Row
 from perdure.testing.ledger import Line, new_token, read
-from perdure.testing.programs import program
+from perdure.testing.programs import INPUT, program
 from perdure.testing.roles import Job, perform
 
 
@@ -25,6 +25,8 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> Facts:
     job = Job(
         role="person",
         program="two_questions",
+        value=INPUT,
+        answers=program("two_questions").answers,
         url=url,
         ledger=str(directory / "ledger"),
         incarnation="only",
@@ -128,7 +130,7 @@ DOCTORED: dict[str, tuple[Callable[[Facts], Facts], str]] = {
     "answered twice": (lambda f: _again(f, "answered"), "was answered 2 times"),
     "not used": (
         lambda f: _with_line(f, "between", consumed=_line(f, "between").consumed[:1]),
-        "was used by []",
+        "uses: too many [], missing",
     ),
     "a question of nobody": (lambda f: _with_question(f, idx=77), "of no suspended operation"),
 }
