@@ -40,12 +40,12 @@ async def _forks(engine: Engine) -> list[Any]:
 @pytest.mark.timeout(240)
 async def test_C8_fork_killed_at_every_write(store_url: str, ledger: str) -> None:
     """Whatever of a fork is visible after a kill is a whole run, and the original goes on as before."""
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         run_id = (await engine.run(shop.approve, {"ledger": ledger})).execution_id
         before = await engine.store.record_list(run_id)
     kills = await _killed_everywhere("fork", store_url, runner="shop_approve", execution_id=run_id)
     assert kills >= 3
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         await engine.recover([shop.approve])
         assert await engine.store.record_list(run_id) == before
         forks = await _forks(engine)
@@ -70,7 +70,7 @@ async def test_C8_recovery_killed_at_every_write(store_url: str, ledger: str) ->
         await asyncio.to_thread(first.expect, "holding before one")
         first.kill()
     kills = await _killed_everywhere("work", store_url)
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         result = await engine.run(shop.three_effects, {"ledger": ledger}, execution_id="c8")
         records = await engine.store.record_list("c8")
     assert kills >= 3
@@ -88,12 +88,12 @@ async def test_C8_recovery_killed_at_every_write(store_url: str, ledger: str) ->
 async def test_C8_resume_killed_at_every_write(store_url: str, ledger: str) -> None:
     """The answer of a resume that is killed is given again until it is stored, and then it is never asked
     for again."""
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         run_id = (await engine.run(shop.approve, {"ledger": ledger})).execution_id
     kills, answer = 0, {"approved": True}
     while True:
         options: dict[str, Any] = {"execution_id": run_id, "die_at": kills + 1, "runner": "shop_approve"}
-        async with await open_engine(store_url) as engine:
+        async with open_engine(store_url) as engine:
             is_open = bool(await engine.store.interrupt_list(run_id=run_id))
             row = await engine.store.run_get(run_id)
         assert row is not None
@@ -108,7 +108,7 @@ async def test_C8_resume_killed_at_every_write(store_url: str, ledger: str) -> N
             code = await asyncio.to_thread(one.end)
             assert code in (0, -9), one.lines
         kills += code != 0
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         (question,) = await engine.store.interrupt_list(run_id=run_id, status=None)
     assert kills >= 3
     assert question.status == "answered"

@@ -47,7 +47,7 @@ async def test_G2_runtime_context_is_not_stored(tmp_path: Path, caplog: pytest.L
         return said
 
     token.set(_CANARY)
-    async with await open_engine(f"sqlite:///{tmp_path / 'perdure.db'}") as engine:
+    async with open_engine(f"sqlite:///{tmp_path / 'perdure.db'}") as engine:
         paused = await engine.run(g2_calls, "/orders")
         assert _found(tmp_path) == []
         result = await engine.resume(g2_calls, paused.execution_id, resume_value=Resume(approved=True))
@@ -88,7 +88,7 @@ async def test_G2_secret_types_are_refused_or_kept_secret(tmp_path: Path) -> Non
             said.append(str(error))
         return said
 
-    async with await open_engine(f"sqlite:///{tmp_path / 'perdure.db'}") as engine:
+    async with open_engine(f"sqlite:///{tmp_path / 'perdure.db'}") as engine:
         result = await engine.run(g2_logs_in)
         assert _found(tmp_path) == []
     assert _found(tmp_path) == []
@@ -103,7 +103,7 @@ async def test_G2_url_password_is_not_shown(postgres_dsn: str) -> None:
     @workflow
     async def g2_any(_: None) -> None: ...
 
-    async with await open_engine(with_password) as engine:
+    async with open_engine(with_password) as engine:
         with pytest.raises(Exception, match="no run nowhere") as unknown:
             await engine.resume(g2_any, "nowhere")
     assert _CANARY not in str(unknown.value)

@@ -31,7 +31,7 @@ def ledger(tmp_path: Path) -> str:
 
 
 async def _questions(url: str, run_id: str, status: str | None = "pending") -> list[Any]:
-    async with await open_engine(url) as engine:
+    async with open_engine(url) as engine:
         return await engine.store.interrupt_list(run_id=run_id, status=status)
 
 
@@ -42,7 +42,7 @@ async def test_H1_parallel_questions_have_ids_of_their_own(store_url: str) -> No
     with child("run", store_url, runner="shop_three_questions", input=order, execution_id="h1") as first:
         asked = await asyncio.to_thread(first.result)
     assert len(set(asked["pending"])) == 3
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         again = await engine.run(shop.three_questions, order, execution_id="h1")
         assert [q["interrupt_id"] for q in again.pending_interrupts] == asked["pending"]
         by_tool = {q["context"]["tool"]: q["interrupt_id"] for q in again.pending_interrupts}
@@ -59,7 +59,7 @@ async def test_H1_parallel_questions_have_ids_of_their_own(store_url: str) -> No
 async def test_H2_bare_answer_with_two_open_is_refused(store_url: str) -> None:
     """An answer without an address while two questions are open is a typed error and consumes nothing; a
     map answers both."""
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         paused = await engine.run(shop.three_questions, {"tools": ["x", "y"]})
         run_id = paused.execution_id
         before = await engine.store.record_list(run_id)
@@ -88,11 +88,9 @@ async def test_H4_used_answer_is_not_given_to_the_next_question(store_url: str) 
         second = interrupt("second?", {})
         return [first.metadata["v"], second.metadata["v"]]
 
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         run_id = (await engine.run(two_questions)).execution_id
-        paused = await engine.resume(
-            two_questions, run_id, resume_value=Resume(approved=True, metadata={"v": "1"})
-        )
+        paused = await engine.resume(two_questions, run_id, resume_value=Resume(approved=True, metadata={"v": "1"}))
         (question,) = paused.pending_interrupts
         assert question["reason"] == "second?"
         for _ in range(2):
@@ -102,9 +100,7 @@ async def test_H4_used_answer_is_not_given_to_the_next_question(store_url: str) 
         passed = len(entered)
         again = await engine.run(two_questions, None, execution_id=run_id)
         assert (again.status, len(entered)) == ("paused", passed)
-        result = await engine.resume(
-            two_questions, run_id, resume_value=Resume(approved=True, metadata={"v": "2"})
-        )
+        result = await engine.resume(two_questions, run_id, resume_value=Resume(approved=True, metadata={"v": "2"}))
     assert result.output == ["1", "2"]
 
 
@@ -118,7 +114,7 @@ async def test_H4_used_answer_is_not_given_to_the_next_question_of_a_body(store_
     async def asking_body(_: None) -> list[bool]:
         return await step(ask_twice)
 
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         run_id = (await engine.run(asking_body)).execution_id
         paused = await engine.resume(asking_body, run_id, resume_value=Resume(approved=True))
         assert [q["reason"] for q in paused.pending_interrupts] == ["second?"]
@@ -129,14 +125,12 @@ async def test_H4_used_answer_is_not_given_to_the_next_question_of_a_body(store_
 
 
 @pytest.mark.parametrize("depth", [2, 3])
-async def test_H5_question_in_a_nested_workflow_repeats_nothing(
-    store_url: str, ledger: str, depth: int
-) -> None:
+async def test_H5_question_in_a_nested_workflow_repeats_nothing(store_url: str, ledger: str, depth: int) -> None:
     """Recorded work of a nested workflow is found again by its own path: charged once, asked once."""
     runner = {2: shop.middle, 3: shop.outer}[depth]
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         run_id = (await engine.run(runner, {"ledger": ledger})).execution_id
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         result = await engine.resume(runner, run_id, resume_value=Resume(approved=True))
         questions = await engine.store.interrupt_list(run_id=run_id, status=None)
     assert result.output == "shipped True"
@@ -153,7 +147,7 @@ async def test_H5_question_in_a_nested_workflow_repeats_nothing(
 async def test_H5_fork_of_a_nested_pause_repeats_nothing(store_url: str, ledger: str) -> None:
     """Nor does a client that names the checkpoint explicitly: the fork asks under its own id and charges
     nothing again."""
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         run_id = (await engine.run(shop.outer, {"ledger": ledger})).execution_id
         loaded = await engine.store.run_load(run_id)
         last = checkpoints(loaded)[-1]
@@ -171,7 +165,7 @@ async def test_H5_fork_of_a_nested_pause_repeats_nothing(store_url: str, ledger:
 async def test_H6_answer_survives_a_kill_before_the_body_runs(store_url: str, ledger: str) -> None:
     """Killed after the answer is stored and before its effect: the same answer is delivered, nobody is
     asked again."""
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         run_id = (await engine.run(shop.approve, {"ledger": ledger})).execution_id
     answer = {"approved": True, "metadata": {"by": "ann"}}
     with child(
@@ -179,7 +173,7 @@ async def test_H6_answer_survives_a_kill_before_the_body_runs(store_url: str, le
     ) as first:
         await asyncio.to_thread(first.expect, "holding before pay")
         first.kill()
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         await engine.recover([shop.approve])
         result = await engine.run(shop.approve, {"ledger": ledger}, execution_id=run_id)
         questions = await engine.store.interrupt_list(run_id=run_id, status=None)
@@ -210,7 +204,7 @@ async def test_H6_answer_survives_a_start_that_fails(store_url: str) -> None:
         approved = interrupt("go?", {}).approved
         return [before, approved, await step(work_after)]
 
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         run_id = (await engine.run(changing)).execution_id
         code["first"] = first_step
         with pytest.raises(perdure.DurableRecoveryError, match="other_work"):
@@ -278,7 +272,7 @@ async def test_H10_recovery_that_runs_into_a_question_pauses(store_url: str, led
     ) as first:
         await asyncio.to_thread(first.expect, "holding before ask")
         first.kill()
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         await engine.recover([shop.asking])
         row = await engine.store.run_get("h10")
         assert row is not None
@@ -302,7 +296,7 @@ async def test_H10_resume_and_retry_and_fork_may_pause(store_url: str) -> None:
     async def fails_then_asks(_: None) -> str:
         return await step(may_fail)
 
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         with pytest.raises(ValueError, match="not yet"):
             await engine.run(fails_then_asks, execution_id="h10b")
         retried = await engine.retry(fails_then_asks, "h10b")

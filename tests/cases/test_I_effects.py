@@ -49,7 +49,7 @@ async def test_I1_key_that_cannot_be_computed_is_an_error(store_url: str) -> Non
                 said.append(f"refused: {error}")
         return said
 
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         result = await engine.run(i1_pays)
     assert all(text.startswith("refused: ") and "i1_pay" in text for text in result.output)
     assert _paid == []
@@ -58,7 +58,8 @@ async def test_I1_key_that_cannot_be_computed_is_an_error(store_url: str) -> Non
 @pytest.mark.parametrize("place", ["before pay", "after pay", "before receipt"])
 @pytest.mark.parametrize("policy", ["manual", "idempotent"])
 async def test_I4_kill_after_mark_effect_or_result(store_url: str, ledger: str, place: str, policy: str) -> None:
-    """Killed after the mark, after the effect, after the result is stored: the policy decides the first two, the third is done.
+    """Killed after the mark, after the effect, after the result is stored: the policy decides the first two,
+    the third is done.
 
     The mark never says "in progress" to whoever comes after the death, and no time frees it.
     """
@@ -69,7 +70,7 @@ async def test_I4_kill_after_mark_effect_or_result(store_url: str, ledger: str, 
     ) as first:  # fmt: skip
         await asyncio.to_thread(first.expect, f"holding {place}")
         first.kill()
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         await engine.recover([runner])
         row = await engine.store.run_get("i4")
         assert row is not None
@@ -94,7 +95,7 @@ async def test_I4_second_worker_waits_for_a_live_first(store_url: str, ledger: s
         input={"ledger": ledger, "amount": 5},
     ) as first:  # fmt: skip
         await asyncio.to_thread(first.expect, "holding before pay")
-        async with await open_engine(store_url) as engine:
+        async with open_engine(store_url) as engine:
             with pytest.raises(RunBusy):
                 await engine.resume(shop.pay_once, "i4")
             waiting = asyncio.create_task(engine.run(shop.pay_once, {"ledger": ledger, "amount": 5}, execution_id="i4"))
@@ -127,7 +128,7 @@ async def test_I5_key_is_scoped_by_run_and_operation(store_url: str) -> None:
     async def i5_pays(_: str) -> list[str]:
         return [await _charge("k"), await _refund("k"), await _charge("k")]
 
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         results = [(await engine.run(i5_pays, tenant)).output for tenant in ("ann", "bob")]
     assert results == [["charge k", "refund k", "charge k"]] * 2
     assert _sent == [("charge", "k"), ("refund", "k")] * 2
@@ -154,5 +155,5 @@ async def test_I5_failures_are_not_kept_for_the_key(store_url: str) -> None:
     async def i5_tries(_: None) -> int:
         return await step(tries)
 
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         assert (await engine.run(i5_tries)).output == 2

@@ -26,7 +26,7 @@ async def turns(count: int) -> int:
 
 
 async def _stored(path: Path, count: int) -> int:
-    async with await open_engine(f"sqlite:///{path}") as engine:
+    async with open_engine(f"sqlite:///{path}") as engine:
         result = await engine.run(turns, count)
     assert result.output == count * 5000
     return _size(path)
@@ -58,7 +58,7 @@ async def test_L7_large_constant_input_is_stored_once(store_url: str) -> None:
             interrupt("go on?", {"n": n})
         return total
 
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         result = await engine.run(l7_constant, large)
         run_id = result.execution_id
         while result.status == "paused":
@@ -82,7 +82,7 @@ async def test_L7_cost_of_a_pause_does_not_grow(store_url: str) -> None:
         return count
 
     added: list[int] = []
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         result = await engine.run(l7_asks_often, 30)
         run_id, seen = result.execution_id, 0
         while result.status == "paused":

@@ -35,7 +35,7 @@ async def test_S5_timer_of_a_dead_process_fires_once(store_url: str, ledger: str
         input={"ledger": ledger, "seconds": 1.0}, settings={"stay_s": stay_s},
     ) as first:  # fmt: skip
         await asyncio.to_thread(first.expect, "holding after before sleep")
-        async with await open_engine(store_url) as engine:
+        async with open_engine(store_url) as engine:
             first.go()
             await _until(engine, "s5", "timer" if stay_s else "waiting")
         first.kill()
@@ -43,7 +43,7 @@ async def test_S5_timer_of_a_dead_process_fires_once(store_url: str, ledger: str
         workers = [stack.enter_context(child("work", store_url)) for _ in range(3)]
         for worker in workers:
             await asyncio.to_thread(worker.result)
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         records = await engine.store.record_list("s5")
     fired = [record for record in records if record.kind == "timer" and record.type == "completed"]
     assert len(fired) == 1
@@ -55,11 +55,11 @@ async def test_S5_deadline_is_not_begun_anew(store_url: str, ledger: str) -> Non
     """A restart does not sleep the whole time again: what is left is counted from the record, and it never
     wakes early."""
     settings = EngineSettings(stay_s=0.0)
-    async with await open_engine(store_url, settings=settings) as engine:
+    async with open_engine(store_url, settings=settings) as engine:
         await engine.start(shop.sleeper, {"ledger": ledger, "seconds": 3600}, execution_id="s5")
         await _until(engine, "s5", "waiting")
         first = await engine.store.run_due_in(["shop_sleeper"])
-    async with await open_engine(store_url, settings=settings) as engine:
+    async with open_engine(store_url, settings=settings) as engine:
         claims = await engine.store.run_claim(engine.host.worker_id, runners=["shop_sleeper"])
         second = await engine.store.run_due_in(["shop_sleeper"])
         row = await engine.store.run_get("s5")
@@ -75,7 +75,7 @@ async def test_S5_deadline_is_not_begun_anew(store_url: str, ledger: str) -> Non
 
 async def test_S5_timer_and_its_record_are_one_transaction(store_url: str, ledger: str) -> None:
     """A run is never waiting without the due time, nor has a due time without the record of its timer."""
-    async with await open_engine(store_url, settings=EngineSettings(stay_s=0.0)) as engine:
+    async with open_engine(store_url, settings=EngineSettings(stay_s=0.0)) as engine:
         await engine.start(shop.sleeper, {"ledger": ledger, "seconds": 3600}, execution_id="s5")
         async for _ in engine.stream("s5"):
             row = await engine.store.run_get("s5")

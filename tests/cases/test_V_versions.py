@@ -56,9 +56,9 @@ def _version(body: Any, **options: Any) -> Workflow:
 
 async def test_V2_edit_ahead_of_the_pause_goes_on(store_url: str) -> None:
     """Code that changed only beyond what is recorded continues the paused run."""
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         run_id = (await engine.run(_version(_ask_then_ship))).execution_id
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         later = _version(_ask_then_ship_with_more_behind)
         result = await engine.resume(later, run_id, resume_value=Resume(approved=True))
     assert result.output == "shipped prepared checked"
@@ -68,7 +68,7 @@ async def test_V2_edit_behind_the_pause_is_named_and_hurts_nobody_else(store_url
     """A step inserted before the pause: the error names the recorded and the current one; new runs of the new
     code go on, and the old run goes on with the old code."""
     old, new = _version(_ask_then_ship), _version(_ask_then_ship_with_more_before)
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         run_id = (await engine.run(old)).execution_id
         with pytest.raises(DurableRecoveryError) as refused:
             await engine.resume(new, run_id, resume_value=Resume(approved=True))
@@ -88,7 +88,7 @@ async def test_V2_declared_versions_strand_nobody_silently(store_url: str) -> No
     """A version that is not accepted says so at the run; one that is listed goes on."""
     one, two = _version(_ask_then_ship, version="1"), _version(_ask_then_ship, version="2")
     two_and_one = _version(_ask_then_ship, version="2", accepts=["1"])
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         run_id = (await engine.run(one)).execution_id
         with pytest.raises(DurableRecoveryError, match="version '1'"):
             await engine.resume(two, run_id, resume_value=Resume(approved=True))
@@ -108,7 +108,7 @@ async def test_V2_patched_code_serves_old_and_new_runs(store_url: str) -> None:
         assert interrupt("ship?", {}).approved
         return await step(_ship, f"{prepared} {checked}")
 
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         old = (await engine.run(_version(_ask_then_ship))).execution_id
         new = (await engine.run(_version(both))).execution_id
         outputs = [
@@ -173,26 +173,22 @@ def _typed(input_type: Any, result_type: Any) -> Workflow:
     return workflow(name="v_typed")(v_typed)
 
 
-@pytest.mark.parametrize(
-    ("old", "new"), [(_OldOrder, _NewOrder), (_OldModel, _NewModel)], ids=["dataclass", "model"]
-)
+@pytest.mark.parametrize(("old", "new"), [(_OldOrder, _NewOrder), (_OldModel, _NewModel)], ids=["dataclass", "model"])
 async def test_V4_new_fields_get_their_defaults(store_url: str, old: Any, new: Any) -> None:
     """Input and results recorded before a field existed are rebuilt with its default."""
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         run_id = (await engine.run(_typed(old, old), old(a=5))).execution_id
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         result = await engine.resume(_typed(new, new), run_id, resume_value=Resume(approved=True))
     assert result.output == [1, 1, new.__name__]
 
 
-@pytest.mark.parametrize(
-    ("new", "name"), [(_StricterModel, "c"), (_RenamedModel, "a")], ids=["added", "removed"]
-)
+@pytest.mark.parametrize(("new", "name"), [(_StricterModel, "c"), (_RenamedModel, "a")], ids=["added", "removed"])
 async def test_V4_fields_that_no_longer_fit_are_named(store_url: str, new: Any, name: str) -> None:
     """A required field that old records lack, or one that is gone, stops the run with an error that names it;
     the old code goes on."""
     old = _typed(_OldModel, _OldModel)
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         run_id = (await engine.run(old, _OldModel(a=5))).execution_id
         with pytest.raises(DurableRecoveryError, match=rf"\b{name}\b"):
             await engine.resume(_typed(new, new), run_id, resume_value=Resume(approved=True))
@@ -217,11 +213,11 @@ async def test_V4_failed_run_is_retried_with_mended_code(store_url: str) -> None
     async def divides(_: None) -> float:
         return await step(second, await step(first))
 
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         with pytest.raises(ZeroDivisionError):
             await engine.run(divides, execution_id="v4")
     code["is_mended"] = True
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         result = await engine.retry(divides, "v4")
     assert result.output == 2.0
     assert ran == ["first", "second", "second"]
@@ -243,7 +239,7 @@ async def test_V5_branches_share_only_their_prefix(store_url: str) -> None:
     async def four_steps(_: None) -> list[int]:
         return [await step(work, n) for n in range(4)]
 
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         original = await engine.run(four_steps)
         before = await engine.store.run_load(original.execution_id)
         at = checkpoints(before)[1]
@@ -277,7 +273,7 @@ async def test_V5_fork_before_a_question_asks_again(store_url: str, is_nested: b
         return await inner(value)
 
     runner = workflow(name="v5_outer")(outer) if is_nested else inner
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         run_id = (await engine.run(runner)).execution_id
         done = await engine.resume(runner, run_id, resume_value=Resume(approved=True))
         loaded = await engine.store.run_load(run_id)
@@ -303,7 +299,7 @@ async def test_V5_fork_after_an_answer_keeps_it(store_url: str) -> None:
         await step(work)
         return approved
 
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         run_id = (await engine.run(v5_asks_first)).execution_id
         await engine.resume(v5_asks_first, run_id, resume_value=Resume(approved=True))
         fork = await engine.fork(v5_asks_first, run_id)

@@ -63,13 +63,10 @@ async def test_W1_lost_claim_executes_nothing(store_url: str, ledger: str) -> No
     to run."""
     with held(store_url, ledger) as owner:
         owner.kill()
-    async with await open_engine(store_url) as one, await open_engine(store_url) as two:
+    async with open_engine(store_url) as one, open_engine(store_url) as two:
         dead = [await _owner(one)]
         claims = await asyncio.gather(
-            *(
-                engine.store.run_claim(engine.host.worker_id, run_ids=["w"], dead_workers=dead)
-                for engine in (one, two)
-            )
+            *(engine.store.run_claim(engine.host.worker_id, run_ids=["w"], dead_workers=dead) for engine in (one, two))
         )
     assert sorted(len(claim) for claim in claims) == [0, 1]
 
@@ -100,7 +97,7 @@ async def test_W4_concurrent_starts_of_one_id(store_url: str, ledger: str) -> No
         "input": order,
         "wait": True,
     }
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         with child("run", store_url, **options) as one, child("run", store_url, **options) as two:
             for other in (one, two):
                 await asyncio.to_thread(other.expect, "open")
@@ -123,7 +120,7 @@ async def test_W5_dead_worker_without_a_row(store_url: str, ledger: str) -> None
     with held(store_url, ledger) as owner:
         owner.kill()
     execute(store_url, "DELETE FROM worker")
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         await engine.recover([shop.three_effects])
     assert shop.effects(ledger) == ["one", "two", "three"]
 
@@ -144,7 +141,7 @@ async def test_W5_old_and_new_overlap(store_url: str, ledger: str) -> None:
     """While the old instance drains, the new one takes nothing of it; when the old one has died,
     everything."""
     with held(store_url, ledger) as old:
-        async with await open_engine(store_url) as engine:
+        async with open_engine(store_url) as engine:
             working = asyncio.create_task(engine.recover([shop.three_effects]))
             await _never_dead_for(engine, await _owner(engine), beats=2)
             assert shop.effects(ledger) == []
@@ -167,7 +164,7 @@ async def test_W6_W7_long_bodies_keep_their_lease(store_url: str, ledger: str, r
     settings = {"lease_s": 1.0}
     place = "before one" if runner == "shop_three_effects" else "blocking blocked"
     with held(store_url, ledger, place, runner=runner, settings=settings) as owner:
-        async with await open_engine(store_url, settings=EngineSettings(**settings)) as engine:
+        async with open_engine(store_url, settings=EngineSettings(**settings)) as engine:
             # The period is at most a fifth of the lease, so these beats are more than two leases.
             await _never_dead_for(engine, await _owner(engine), beats=12)
         owner.go()
@@ -178,7 +175,7 @@ async def test_W6_W7_long_bodies_keep_their_lease(store_url: str, ledger: str, r
 
 async def test_W7_heartbeat_survives_an_error(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A heartbeat that cannot be written is not the last one."""
-    async with await open_engine(store_url, settings=EngineSettings(lease_s=1.0)) as watcher:
+    async with open_engine(store_url, settings=EngineSettings(lease_s=1.0)) as watcher:
         failed: list[str] = []
         real = watcher.store.worker_beat
 
@@ -189,7 +186,7 @@ async def test_W7_heartbeat_survives_an_error(store_url: str, monkeypatch: pytes
             return real(worker_id)
 
         monkeypatch.setattr(watcher.store, "worker_beat", fail_once)
-        async with await open_engine(watcher.store, settings=EngineSettings(lease_s=1.0)) as engine:
+        async with open_engine(watcher.store, settings=EngineSettings(lease_s=1.0)) as engine:
             await _never_dead_for(watcher, engine.host.worker_id, beats=3)
             assert failed
             assert not engine.host.is_closing
@@ -202,7 +199,7 @@ async def test_W8_frozen_owner_records_nothing_after_its_lease(store_url: str, l
     settings = {"lease_s": 1.0}
     with held(store_url, ledger, "after one", settings=settings) as owner:
         owner.freeze()
-        async with await open_engine(store_url, settings=EngineSettings(**settings)) as engine:
+        async with open_engine(store_url, settings=EngineSettings(**settings)) as engine:
             first = await _owner(engine)
             await engine.recover([shop.three_effects])
             result = await engine.run(shop.three_effects, {"ledger": ledger}, execution_id="w")
@@ -230,7 +227,7 @@ async def test_W10_skewed_clock_takes_no_live_lease(
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + skew_s)
     with held(store_url, ledger) as owner:
-        async with await open_engine(store_url) as engine:
+        async with open_engine(store_url) as engine:
             await _never_dead_for(engine, await _owner(engine), beats=2)
             claims = await engine.store.run_claim(engine.host.worker_id, runners=["shop_three_effects"])
             assert claims == []
@@ -253,11 +250,11 @@ async def test_W10_due_times_use_the_database_clock(
         await asyncio.sleep(3600)
 
     real = time.time
-    async with await open_engine(postgres_dsn) as engine:
+    async with open_engine(postgres_dsn) as engine:
         await engine.start(sleeps_long, execution_id="w")
         await _until_status(engine, "w", "waiting")
     monkeypatch.setattr(time, "time", lambda: real() + skew_s)
-    async with await open_engine(postgres_dsn) as engine:
+    async with open_engine(postgres_dsn) as engine:
         assert await engine.store.run_claim(engine.host.worker_id, runners=[sleeps_long.name]) == []
         due_s = await engine.store.run_due_in([sleeps_long.name])
     assert due_s is not None

@@ -32,7 +32,7 @@ async def test_X1_cancel_at_every_moment_of_the_end(store_url: str, fails: bool)
         return total
 
     seen: set[str] = set()
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         for turns in range(80):
             run_id = await engine.start(short, None)
             for _ in range(turns * 3):
@@ -71,7 +71,7 @@ async def test_X1_late_finisher_cannot_undo_a_cancel(store_url: str) -> None:
     async def ends_late(_: None) -> str:
         return await step(last)
 
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         running = asyncio.create_task(engine.run(ends_late, execution_id="x1"))
         await inside.wait()
         await engine.cancel("x1")
@@ -98,7 +98,7 @@ async def test_X1_cancel_does_not_overwrite_an_end(store_url: str) -> None:
     async def x1_fails(_: None) -> None:
         await step(fail)
 
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         await engine.run(x1_completes, execution_id="done")
         with pytest.raises(ValueError, match="no"):
             await engine.run(x1_fails, execution_id="failed")
@@ -116,7 +116,7 @@ async def test_X1_cancel_races_with_an_answer(store_url: str) -> None:
     async def x1_asks(_: None) -> bool:
         return interrupt("go?", {}).approved
 
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         for _ in range(10):
             run_id = (await engine.run(x1_asks)).execution_id
             outcomes: list[Any] = await asyncio.gather(

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import pydantic
 import pytest
+from tests.support import shop
 from tests.support.child import child
 
 from perdure import (
@@ -163,9 +164,9 @@ def _same(one: Any, other: Any) -> bool:
 
 async def _seen(url: str, runner: Workflow) -> list[Any]:
     """What the code saw: at the first execution, at a replay in another engine, and at its end."""
-    async with await open_engine(url) as engine:
+    async with open_engine(url) as engine:
         run_id = (await engine.run(runner)).execution_id
-    async with await open_engine(url) as engine:
+    async with open_engine(url) as engine:
         await engine.resume(runner, run_id, resume_value=Resume(approved=True))
     return runner.seen  # type: ignore[attr-defined]
 
@@ -235,7 +236,7 @@ async def test_Z4_nul_is_text_like_any_other(store_url: str) -> None:
         answer = interrupt(f"is {value} right?", {value: value})
         return [value, given, caught, answer.metadata]
 
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         for text in texts:
             paused = await engine.run(nul, text)
             question = paused.pending_interrupts[0]
@@ -254,7 +255,7 @@ async def test_Z4_nul_in_an_id_is_refused(store_url: str) -> None:
     @workflow
     async def z4_any(_: None) -> None: ...
 
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         for run_id in ("a\x00b", "\ud800", "", " "):
             with pytest.raises(InvalidInputError):
                 await engine.run(z4_any, execution_id=run_id)
@@ -274,7 +275,7 @@ async def test_Z5_nan_and_infinity_are_kept(store_url: str) -> None:
         answer = interrupt("go?", {"context": value})
         return [given, result, answer.metadata["m"]]
 
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         paused = await engine.run(z5_floats, value)
         answer = Resume(approved=True, metadata={"m": value})
         result = await engine.resume(z5_floats, paused.execution_id, resume_value=answer)
@@ -312,7 +313,7 @@ async def test_Z7_odd_exceptions_break_no_reader(store_url: str) -> None:
     async def z7_fails(which: int) -> None:
         await step([web, group, unprintable][which])
 
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         with pytest.raises(OperationError, match="502 bad gateway") as web_error:
             await engine.run(z7_fails, 0, execution_id="0")
         assert "_WebError" in web_error.value.type_name
@@ -328,7 +329,7 @@ async def test_Z7_odd_exceptions_break_no_reader(store_url: str) -> None:
         "from perdure import open_engine\n"
         "from perdure.core.records import RunFilter\n"
         "async def main():\n"
-        "    async with await open_engine(sys.argv[1]) as engine:\n"
+        "    async with open_engine(sys.argv[1]) as engine:\n"
         "        for row in await engine.store.run_list(RunFilter()):\n"
         "            print(row.run_id, row.status, [e.type async for e in engine.stream(row.run_id)][-1])\n"
         "asyncio.run(main())\n"
@@ -353,7 +354,7 @@ async def test_Z8_unrecordable_argument_fails_the_run_at_once(store_url: str) ->
         with open(__file__) as opened:
             await send("ann", [opened, asyncio.Lock(), lambda: None, object()][which])
 
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         for which in range(4):
             with pytest.raises(PerdureError, match=r"z8_send.*client"):
                 await engine.run(z8_sends, which, execution_id=str(which))
@@ -365,14 +366,9 @@ async def test_Z8_unrecordable_argument_fails_the_run_at_once(store_url: str) ->
 
 async def test_Z8_other_process_does_not_retry_it(store_url: str, tmp_path: pathlib.Path) -> None:
     """A worker that finds the failed run leaves it alone."""
-
-    @workflow(name="shop_three_effects")
-    async def z8_stand_in(_: Any) -> None:
-        raise SerializationError("$.x", "cannot be recorded")
-
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         with pytest.raises(PerdureError):
-            await engine.run(z8_stand_in, None, execution_id="z8")
+            await engine.run(shop.unrecordable, {"ledger": str(tmp_path / "ledger")}, execution_id="z8")
         before = await engine.store.record_list("z8")
         with child("work", store_url) as worker:
             await asyncio.to_thread(worker.result)

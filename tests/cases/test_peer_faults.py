@@ -44,7 +44,7 @@ def ledger(tmp_path: Path) -> str:
 
 async def test_peer_A1_crash_after_the_claim_keeps_the_approval(store_url: str, ledger: str) -> None:
     """Killed while the approved effect runs: whoever recovers knows the answer, and nobody is asked again."""
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         run_id = (await engine.run(shop.approve, {"ledger": ledger})).execution_id
     with child(
         "resume", store_url, hold=("before pay",), runner="shop_approve", execution_id=run_id,
@@ -54,7 +54,7 @@ async def test_peer_A1_crash_after_the_claim_keeps_the_approval(store_url: str, 
         first.kill()
     with child("work", store_url) as second:
         await asyncio.to_thread(second.result)
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         row = await engine.store.run_get(run_id)
         questions = await engine.store.interrupt_list(run_id=run_id, status=None)
     assert row is not None
@@ -77,7 +77,7 @@ async def test_peer_A2_exception_after_the_approval_keeps_it(store_url: str) -> 
     async def pays(_: None) -> str:
         return await step(fragile, interrupt("pay?", {}).approved)
 
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         run_id = (await engine.run(pays)).execution_id
         with pytest.raises(ConnectionError):
             await engine.resume(pays, run_id, resume_value=Resume(approved=True))
@@ -101,7 +101,7 @@ async def test_peer_A2_exception_in_the_body_that_asked_keeps_the_approval(store
     async def pays_inside(_: None) -> str:
         return await step(asks_and_pays)
 
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         run_id = (await engine.run(pays_inside)).execution_id
         with pytest.raises(ConnectionError):
             await engine.resume(pays_inside, run_id, resume_value=Resume(approved=True))
@@ -113,7 +113,7 @@ async def test_peer_A2_exception_in_the_body_that_asked_keeps_the_approval(store
 
 async def test_peer_A4_other_workflow_cannot_consume_the_question(store_url: str, ledger: str) -> None:
     """A resume through another workflow is refused with nothing stored, and the question stays open."""
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         paused = await engine.run(shop.approve, {"ledger": ledger})
         run_id = paused.execution_id
         before = await engine.store.record_list(run_id)
@@ -146,7 +146,7 @@ async def test_peer_A4_renamed_step_consumes_nothing(store_url: str) -> None:
         await step(code["prepare"])
         return interrupt("go?", {}).approved
 
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         run_id = (await engine.run(renamed)).execution_id
         code["prepare"] = prepare_order
         with pytest.raises(DurableRecoveryError) as refused:
@@ -184,7 +184,7 @@ def test_peer_A7_claims_from_several_processes(store_url: str, ledger: str) -> N
 @pytest.mark.parametrize("empty", [{}, True, "yes", 1, {"approved": True}], ids=repr)
 async def test_peer_A8_nothing_but_a_resume_approves(store_url: str, ledger: str, empty: Any) -> None:
     """An empty or bare value is refused at the door and the question stays."""
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         run_id = (await engine.run(shop.approve, {"ledger": ledger})).execution_id
         before = await engine.store.record_list(run_id)
         with pytest.raises(perdure.PerdureError):
@@ -214,7 +214,7 @@ async def test_peer_B1_two_questions_need_two_answers(store_url: str) -> None:
         second = interrupt("second?", {})
         return [first.approved, second.approved]
 
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         paused = await engine.run(asks_twice)
         run_id = paused.execution_id
         assert [q["reason"] for q in paused.pending_interrupts] == ["first?"]
@@ -234,7 +234,7 @@ async def test_peer_B1_same_reason_twice_is_two_questions(store_url: str) -> Non
     async def asks_alike_run(_: None) -> list[bool]:
         return [interrupt("sure?", {}).approved, *(await step(asks_alike))]
 
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         result = await engine.run(asks_alike_run)
         run_id, seen = result.execution_id, set()
         for approved in (True, False, True):
@@ -267,7 +267,7 @@ async def test_peer_B5_swallowed_signal_pauses_all_the_same(store_url: str, is_s
     async def swallows(_: None) -> str:
         return await step(body)
 
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         paused = await engine.run(swallows)
         assert (paused.status, len(paused.pending_interrupts)) == ("paused", 1)
         result = await engine.resume(swallows, paused.execution_id, resume_value=Resume(approved=True))
@@ -294,7 +294,7 @@ async def test_peer_B5_handlers_in_workflow_code_never_see_a_question(store_url:
             raise
         return answers
 
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         run_id = (await engine.run(guards)).execution_id
         paused = await engine.resume(guards, run_id, resume_value=Resume(approved=True))
         assert paused.status == "paused"
@@ -320,10 +320,10 @@ async def test_peer_C4_failure_of_the_first_step_is_resumable(store_url: str) ->
     async def starts(order: dict[str, Any]) -> int:
         return await step(first, order)
 
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         with pytest.raises(LookupError):
             await engine.run(starts, {"amount": 7}, execution_id="c4")
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         result = await engine.resume(starts, "c4")
     assert result.output == 7
 
@@ -336,7 +336,7 @@ async def test_peer_C4_kill_before_the_first_record_is_resumable(store_url: str,
     ) as first:  # fmt: skip
         await asyncio.to_thread(first.expect, "holding before one")
         first.kill()
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         result = await engine.resume(shop.three_effects, "c4")
     assert result.output == ["one", "two", "three"]
     assert shop.effects(ledger) == ["one", "two", "three"]
@@ -376,7 +376,7 @@ async def test_peer_C5_live_run_is_not_resumed(store_url: str, ledger: str) -> N
         execution_id="c5",
     ) as owner:  # fmt: skip
         await asyncio.to_thread(owner.expect, "holding before one")
-        async with await open_engine(store_url) as engine:
+        async with open_engine(store_url) as engine:
             with pytest.raises(RunBusy):
                 await engine.resume(shop.three_effects, "c5")
             with pytest.raises(AlreadyResumed):
@@ -400,7 +400,7 @@ async def test_peer_C5_live_run_resumed_in_its_own_process(store_url: str) -> No
     async def is_live(_: None) -> str:
         return await step(waits)
 
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         running = asyncio.create_task(engine.run(is_live, execution_id="c5"))
         await inside.wait()
         with pytest.raises(RunBusy):
@@ -409,9 +409,7 @@ async def test_peer_C5_live_run_resumed_in_its_own_process(store_url: str) -> No
         assert (await running).output == "done"
 
 
-async def test_peer_C11_clock_skew_hides_no_finished_run(
-    store_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_peer_C11_clock_skew_hides_no_finished_run(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What happened last is decided by the run's own sequence: with clocks off by an hour a finished run
     stays finished."""
     import time  # patched below
@@ -425,13 +423,13 @@ async def test_peer_C11_clock_skew_hides_no_finished_run(
         return await step(work, int(answer.approved))
 
     real = time.time
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         run_id = (await engine.run(short)).execution_id
     monkeypatch.setattr(time, "time", lambda: real() - 3600)
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         await engine.resume(short, run_id, resume_value=Resume(approved=True))
     monkeypatch.setattr(time, "time", lambda: real() + 3600)
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         with pytest.raises(AlreadyResumed):
             await engine.resume(short, run_id)
         assert (await engine.run(short, execution_id=run_id)).output == 1
@@ -461,9 +459,9 @@ async def test_peer_E1_unstorable_result_is_an_error_and_not_repeated(store_url:
         approved = interrupt("go on?", {}).approved
         return f"{caught} {approved}"
 
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         run_id = (await engine.run(handles)).execution_id
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         result = await engine.resume(handles, run_id, resume_value=Resume(approved=True))
     assert "items[1]" in result.output
     assert ran == [1]
@@ -480,7 +478,7 @@ async def test_peer_E1_unstorable_argument_fails_before_the_effect(store_url: st
     async def passes(_: None) -> None:
         await step(takes, object())
 
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         with pytest.raises(SerializationError, match="takes"):
             await engine.run(passes)
         with pytest.raises(SerializationError):
@@ -505,7 +503,7 @@ async def test_peer_E2_growth_is_linear(store_url: str) -> None:
         return sum(map(len, history))
 
     async def stored(count: int) -> int:
-        async with await open_engine(store_url) as engine:
+        async with open_engine(store_url) as engine:
             run_id = (await engine.run(grows, count)).execution_id
             records = await engine.store.record_list(run_id, limit=10_000)
         return sum(len(record.data or "") for record in records)
@@ -527,7 +525,7 @@ async def test_peer_E3_loop_goes_on_while_the_database_is_locked(tmp_path: Path)
     async def waits_for_disk(_: None) -> str:
         return await step(work)
 
-    async with await open_engine(f"sqlite:///{path}") as engine:
+    async with open_engine(f"sqlite:///{path}") as engine:
         other = sqlite3.connect(path, isolation_level=None)
         try:
             other.execute("BEGIN IMMEDIATE")
@@ -584,7 +582,7 @@ async def test_peer_E7_metadata_reaches_the_code(store_url: str) -> None:
     async def reads(_: None) -> dict[str, Any]:
         return interrupt("go?", {}).metadata
 
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         run_id = (await engine.run(reads)).execution_id
         result = await engine.resume(reads, run_id, resume_value=Resume(approved=True, metadata=said))
     assert result.output == said
@@ -592,7 +590,7 @@ async def test_peer_E7_metadata_reaches_the_code(store_url: str) -> None:
 
 async def test_peer_errors_of_resume(store_url: str, ledger: str) -> None:
     """Unknown id, ambiguous answers, a finished run: each its own error, with nothing changed."""
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         with pytest.raises(ChainCheckpointError):
             await engine.resume(shop.approve, "nowhere", resume_value=Resume(approved=True))
         paused = await engine.run(shop.three_questions, {"tools": ["a", "b"]})

@@ -44,7 +44,7 @@ def ledger(tmp_path: Path) -> str:
 
 @pytest.fixture
 async def engine(store_url: str) -> AsyncIterator[Engine]:
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         yield engine
 
 
@@ -473,9 +473,7 @@ async def test_peer_D_generator_is_refused_before_it_is_consumed(engine: Engine)
 
     @idempotent(name="d_generator", key_fn=str)
     async def returns_generator(kind: str) -> Any:
-        made.append(
-            itertools.count() if kind == "count" else (n for n in (made.append(n) or n for n in range(3)))
-        )
+        made.append(itertools.count() if kind == "count" else (n for n in (made.append(n) or n for n in range(3))))
         return made[0]
 
     @workflow
@@ -503,7 +501,7 @@ async def test_peer_D_key_is_stable_across_processes(store_url: str, ledger: str
     ) as first:  # fmt: skip
         await asyncio.to_thread(first.expect, "holding before receipt")
         first.kill()
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         result = await engine.resume(shop.pay_once, "d")
     assert result.output == 5
     assert shop.effects(ledger) == ["pay 5", "receipt"]
@@ -520,7 +518,7 @@ async def test_peer_D_manual_crash_inside_stops_for_a_person(store_url: str, led
         await asyncio.to_thread(first.expect, f"holding {place}")
         first.kill()
     done = 0 if place == "before pay" else 1
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         for _ in range(2):
             with pytest.raises(DurableRecoveryError) as doubt:
                 await engine.resume(shop.pay_once, "d")
@@ -547,7 +545,7 @@ async def test_peer_D_idempotent_crash_inside_repeats_under_the_same_id(
     ) as first:  # fmt: skip
         await asyncio.to_thread(first.expect, f"holding {place}")
         first.kill()
-    async with await open_engine(store_url) as engine:
+    async with open_engine(store_url) as engine:
         result = await engine.resume(shop.pay_again_run, "d")
     assert result.output == 5
     paid = [entry for entry in shop.entries(ledger) if entry["what"] == "pay 5"]

@@ -135,9 +135,7 @@ def test_L3_one_store_object_serves_threads_and_tasks_at_once(store_url: str) ->
 
     asyncio.run(runs.register(store, runs.WORKER))
     found: list[list[int]] = []
-    threads = [
-        threading.Thread(target=lambda n=n: found.append(asyncio.run(many(f"thread{n}")))) for n in range(10)
-    ]
+    threads = [threading.Thread(target=lambda n=n: found.append(asyncio.run(many(f"thread{n}")))) for n in range(10)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -175,9 +173,7 @@ async def test_L6_the_loop_goes_on_while_the_database_does_not(tmp_path: Path) -
     await store.close()
 
 
-@pytest.mark.parametrize(
-    "worker_id", ["a:b", "a*b?", "<x>|y", "CON", "dot.", "x" * 300, "sp ace", "ünï", "a\\b/c"]
-)
+@pytest.mark.parametrize("worker_id", ["a:b", "a*b?", "<x>|y", "CON", "dot.", "x" * 300, "sp ace", "ünï", "a\\b/c"])
 async def test_L8_ids_never_become_file_names_as_they_are(tmp_path: Path, worker_id: str) -> None:
     store = await asyncio.to_thread(open_store, str(tmp_path / "perdure.db"))
     row = await store.worker_register(runs.worker_row(worker_id))

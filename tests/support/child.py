@@ -1,4 +1,5 @@
-"""A real process that runs workflows of `tests.support.shop`, held at named places so that it can be killed there."""
+"""A real process that runs workflows of `tests.support.shop`, held at named places so that it can be
+killed there."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ _ROOT = Path(__file__).parents[2]
 
 
 class Child:
-    """One process: commands go in as arguments, lines come out. Reading waits for a line, never for a time."""
+    """One process: commands go in as arguments, lines come out. Reading waits for a line, never for a
+    time."""
 
     def __init__(self, verb: str, url: str, *, hold: tuple[str, ...] = (), **options: Any) -> None:
         environment = os.environ | {
@@ -36,7 +38,8 @@ class Child:
         )
 
     def expect(self, beginning: str) -> str:
-        """The next line that begins so, without that beginning. Fails with everything the process said if it ends before."""
+        """The next line that begins so, without that beginning. Fails with everything the process said if
+        it ends before."""
         assert self.process.stdout is not None
         for raw in self.process.stdout:
             line = raw.rstrip("\n")

@@ -217,11 +217,17 @@ async def burst(order: dict[str, Any]) -> int:
     return order["steps"]
 
 
+@workflow(name="shop_unrecordable")
+async def unrecordable(order: dict[str, Any]) -> str:
+    """Hands a step what has no recordable form."""
+    return await effect(order["ledger"], object())  # type: ignore[arg-type]
+
+
 RUNNERS = {
     runner.name: runner
     for runner in (
         approve, asking, blocking, burst, inner, manual_run, middle, outer, pay_again_run, pay_once, sleeper,
-        three_effects, three_questions,
+        three_effects, three_questions, unrecordable,
     )
 }  # fmt: skip
 
@@ -266,16 +272,14 @@ async def _command(verb: str, url: str, options: dict[str, Any]) -> Any:
 async def _perform(
     verb: str, store: Store, settings: EngineSettings, runner: Workflow | None, options: dict[str, Any]
 ) -> Any:
-    async with await open_engine(store, settings=settings) as engine:
+    async with open_engine(store, settings=settings) as engine:
         print(f"open {engine.host.worker_id}", flush=True)
         if options.pop("wait", False):
             await asyncio.to_thread(sys.stdin.readline)
         match verb:
             case "run":
                 assert runner is not None
-                return shown(
-                    await engine.run(runner, options["input"], execution_id=options.get("execution_id"))
-                )
+                return shown(await engine.run(runner, options["input"], execution_id=options.get("execution_id")))
             case "resume":
                 assert runner is not None
                 answer = options.pop("answer", None)
@@ -284,6 +288,10 @@ async def _perform(
             case "fork":
                 assert runner is not None
                 return shown(await engine.fork(runner, **options))
+            case "program":
+                from tests.support import programs  # only for this command: it needs hypothesis
+
+                return await programs.finish(engine, options["data"], options["execution_id"])
             case "work":
                 await engine.work(RUNNERS.values(), until_idle=options.get("until_idle", True))
                 return None
