@@ -47,6 +47,13 @@ def is_same_or_ancestor(path: str, other: str) -> bool:
     return path.startswith((other + "/", other + "!"))
 
 
+def storable(text: str) -> str:
+    """Text for a plain column: as it is, or escaped where a database cannot hold it (NUL, lone surrogates)."""
+    if "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text):
+        return text
+    return text.encode("unicode_escape").decode("ascii")
+
+
 def operation_id(run_id: str, key: str) -> str:
     """What a provider is given as idempotency key: the same at every repetition of the operation in this run."""
     return f"{run_id}/{key}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from perdure.core import codec, recovery
 from perdure.core.records import OutcomeKind
@@ -22,13 +22,10 @@ from perdure.errors import DurableLimitError, DurableRecoveryError, Serializatio
 if TYPE_CHECKING:
     from perdure.engine.drive import Drive
 
-E = TypeVar("E", bound=BaseException)
 
-
-def mark_cause(error: E, key: str) -> E:
+def mark_cause(error: BaseException, key: str) -> None:
     """Remember on an exception which operation's recorded error it is: what a retry has to get past."""
     error.perdure_operation = key  # type: ignore[attr-defined]
-    return error
 
 
 class Calling:
@@ -163,9 +160,11 @@ class Calling:
                         self._drive.operation_id(call.key),
                     )
                 ) from None
-            raise mark_cause(error, call.key)
+            mark_cause(error, call.key)
+            raise
         except Exception as error:
-            raise mark_cause(error, call.key)
+            mark_cause(error, call.key)
+            raise
 
     def completed_at_once(self, call: Call, make: Callable[[], str]) -> Outcome:
         """A call that is recorded and returns without waiting (`now()`, `patched()`)."""

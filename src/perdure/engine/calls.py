@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from perdure.core import codec, keys
+from perdure.core import codec, ids, keys
 from perdure.core.records import Kind, OutcomeKind, Recovery
 from perdure.core.retry import RetryPolicy
 from perdure.errors import (
@@ -98,7 +98,7 @@ def spec_of(
         signature = None
     return CallSpec(
         kind=kind,
-        name=name or function_name(function),
+        name=ids.check_id(name or function_name(function), "name"),
         function=function,
         recovery=policy,
         retry=retry,

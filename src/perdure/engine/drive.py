@@ -162,7 +162,7 @@ class Drive:
             status=Status.NEEDS_ATTENTION,
             is_release=True,
             blocked_operation=error.operation_id,
-            error=str(error)[:4096],
+            error=keys.storable(str(error)[:4096]),
         )
         self.ending.stop(change, error)
 

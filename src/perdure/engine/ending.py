@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from perdure.core import codec
+from perdure.core import codec, keys
 from perdure.core.records import Kind, RunChange
 from perdure.core.states import Status
 from perdure.engine.calls import Call, Outcome
@@ -90,11 +90,8 @@ class Ending:
         return True
 
     def _result_of(self, root: asyncio.Task[Any]) -> tuple[Status, str | None, BaseException | None]:
-        error: BaseException | None
-        if root.cancelled():
-            error = asyncio.CancelledError("the workflow cancelled itself")
-        else:
-            error = root.exception()
+        cancelled = asyncio.CancelledError("the workflow cancelled itself")
+        error = cancelled if root.cancelled() else root.exception()
         if isinstance(error, RunLost):
             error = PerdureError(f"the workflow raised RunLost by itself: {error}")
         if error is None:
@@ -175,7 +172,7 @@ class Ending:
 
 
 def _summary(error: BaseException) -> str:
-    return f"{type(error).__qualname__}: {error}"[:4096]
+    return keys.storable(f"{type(error).__qualname__}: {error}"[:4096])
 
 
 def _why(error: BaseException | None) -> str | None:

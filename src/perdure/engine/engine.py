@@ -34,6 +34,7 @@ from perdure.errors import (
     DurableRunError,
     DurableStorageError,
     RunBusy,
+    RunLost,
 )
 from perdure.store.base import Store
 
@@ -148,7 +149,7 @@ class Engine:
                     return _result(runner, run_id, end.status, end.data)
                 if end.status is Status.NEEDS_ATTENTION and end.error is not None:
                     raise end.error
-                if end.is_lost and isinstance(end.error, DurableStorageError):
+                if end.is_lost and end.error is not None and not isinstance(end.error, RunLost):
                     raise end.error
             settled = await self._look(runner, run_id)
             if settled is not None:
@@ -270,7 +271,8 @@ class Engine:
         answers = choose_answers(execution_id, resume_value, interrupt_id, questions)
         for text in answers.values():
             self._bounded("resume_value", text)
-        await self.store.interrupt_answer(execution_id, answers, answered_by=answered_by)
+        by = None if answered_by is None else ids.check_id(answered_by, "answered_by")
+        await self.store.interrupt_answer(execution_id, answers, answered_by=by)
         if execution_id in self.host.drives:
             await self.host.take_facts()
 
@@ -385,7 +387,8 @@ class Engine:
         """Ask for a run to be cancelled; durable when this returns. Returns the run's status at that moment: an owned
         run becomes cancelled as soon as its owner notices, and cannot end otherwise any more."""
         await self._get(execution_id)
-        row = await self.store.run_cancel(execution_id, cancelled_by=cancelled_by)
+        by = None if cancelled_by is None else ids.check_id(cancelled_by, "cancelled_by")
+        row = await self.store.run_cancel(execution_id, cancelled_by=by)
         if execution_id in self.host.drives:
             await self.host.take_facts()
         self.host.news.tell()

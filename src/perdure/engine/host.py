@@ -26,7 +26,7 @@ from perdure.engine.drive import Drive, DrivePlan
 from perdure.engine.news import News
 from perdure.engine.presence import Presence, new_worker
 from perdure.engine.runner import Runner
-from perdure.errors import DurableRecoveryError, DurableStorageError
+from perdure.errors import DurableRecoveryError, DurableStorageError, RunLost
 from perdure.store.base import Entry, Lane, Store
 
 log = logging.getLogger("perdure")
@@ -166,7 +166,27 @@ class Host:
         Running.drive_count -= 1
         if self.drives.get(drive.run_id) is drive:
             del self.drives[drive.run_id]
+        error = drive.ended.result().error
+        if drive.ended.result().is_lost and not isinstance(error, RunLost) and not self.is_closing:
+            self.spawn(self._retake(drive, error))
         self.news.tell()
+
+    async def _retake(self, drive: Drive, error: BaseException | None) -> None:
+        """The store refused an entry, so the run is ours and nobody drives it. If the store was away, go on when it
+        is back; if it was the entry's content, a person has to look."""
+        runner = drive.plan.runner
+        request = {"run_ids": [drive.run_id], "dead_workers": [self.worker_id], "limit": 1}
+        while not self.is_closing:
+            try:
+                claims = await self.store.run_claim(self.worker_id, runners=[runner.name], **request)
+                for claim in claims:
+                    taken = self.launch(runner, claim, await self.store.run_load(drive.run_id))
+                    if not isinstance(error, DurableStorageError):
+                        taken.need_attention(DurableRecoveryError(f"run {drive.run_id}: an entry was refused: {error}"))
+                return
+            except DurableStorageError as away:
+                log.warning("run %s waits for the store: %s", drive.run_id, away)
+                await asyncio.sleep(_RETRY_S)
 
     async def claim(self, runners: dict[str, Runner], **request: Any) -> list[Drive]:
         """Claim runs and launch them."""

@@ -148,7 +148,7 @@ class Questions:
         text = codec.encode(context)
         frozen = codec.decode(text)
         path, index = (scope.path, scope.next_index()) if key is None else ("?" + quote(key, safe=""), 0)
-        spec = CallSpec(kind=Kind.INTERRUPT, name=reason, function=_no_body, recovery=Recovery.SAFE)
+        spec = CallSpec(kind=Kind.INTERRUPT, name=keys.storable(reason), function=_no_body, recovery=Recovery.SAFE)
         call = Call(spec, path, index, (), frozen if isinstance(frozen, dict) else {})
         call.digest = codec.digest(text)
         if call.key in drive.calls:
@@ -173,7 +173,7 @@ class Questions:
     def _check_context(self, call: Call, text: str, bind: bool) -> None:
         row = self._drive.journal.interrupts.get((call.path, call.index), {}).get(DIRECT_SLOT)
         if row is not None and row.digest != codec.digest(text):
-            self._context_differs(call, row, bind)
+            self._context_differs(call, row, bind, is_direct=True)
 
     # Asked inside a body.
 
@@ -185,7 +185,7 @@ class Questions:
         with scope.lock:
             scope.check_open(line)
             if key is not None:
-                slot = "key:" + key
+                slot = "key:" + quote(key, safe="")
             else:
                 slot = f"{line.number}.{line.questions}"
                 line.questions += 1
@@ -206,7 +206,7 @@ class Questions:
                 )
             )
         if row.digest != codec.digest(text):
-            self._context_differs(scope.call, row, bind)
+            self._context_differs(scope.call, row, bind, is_direct=False)
         return row.answer
 
     def _new_question(self, call: Call, slot: str, reason: str, text: str, bind: bool) -> Question:
@@ -221,18 +221,22 @@ class Questions:
             bind=bind,
         )
 
-    def _context_differs(self, call: Call, row: InterruptRow, bind: bool) -> None:
+    def _context_differs(self, call: Call, row: InterruptRow, bind: bool, *, is_direct: bool) -> None:
+        """What is shown now is not what the approver saw: noted, or refused if it was bound."""
         drive = self._drive
-        if bind or row.bind:
-            raise drive.fault_from_body(
-                DurableRecoveryError(
-                    f"run {drive.run_id}: what was approved is not what would run: question {row.interrupt_id} "
-                    "was asked with "
-                    f"{row.context}, and the code now shows something else",
-                    drive.operation_id(_key_of(row)),
-                )
-            )
-        drive.note_from_body(call, "context_changed", codec.encode(row.interrupt_id))
+        if not (bind or row.bind):
+            note = (call, "context_changed", codec.encode(row.interrupt_id))
+            if is_direct:
+                drive.recorder.note(*note[:2], None, note[2])
+            else:
+                drive.note_from_body(*note)
+            return
+        error = DurableRecoveryError(
+            f"run {drive.run_id}: what was approved is not what would run: question {row.interrupt_id} was asked with "
+            f"{row.context}, and the code now shows something else",
+            drive.operation_id(_key_of(row)),
+        )
+        raise drive.fault(error) if is_direct else drive.fault_from_body(error)
 
 
 def _key_of(row: InterruptRow) -> str:

@@ -277,6 +277,46 @@ def _refuse_as_completed() -> None:
         frame = frame.f_back
 
 
+_FORBIDDEN = (
+    "run_in_executor",
+    "call_soon_threadsafe",
+    "create_connection",
+    "create_server",
+    "create_datagram_endpoint",
+    "getaddrinfo",
+    "getnameinfo",
+    "create_unix_connection",
+    "create_unix_server",
+    "subprocess_exec",
+    "subprocess_shell",
+    "connect_read_pipe",
+    "connect_write_pipe",
+    "add_reader",
+    "remove_reader",
+    "add_writer",
+    "remove_writer",
+    "sock_recv",
+    "sock_recv_into",
+    "sock_recvfrom",
+    "sock_sendall",
+    "sock_sendto",
+    "sock_connect",
+    "sock_accept",
+    "sock_sendfile",
+    "sendfile",
+    "start_tls",
+    "connect_accepted_socket",
+    "add_signal_handler",
+    "remove_signal_handler",
+    "run_until_complete",
+    "run_forever",
+    "stop",
+    "close",
+    "set_task_factory",
+)
+"""What a loop of asyncio has beside tasks and timers. None of it can be replayed."""
+
+
 def _forbidden(name: str) -> Callable[..., NoReturn]:
     def method(self: RunLoop, *args: object, **kwargs: object) -> NoReturn:
         raise RuntimeError(
@@ -288,5 +328,5 @@ def _forbidden(name: str) -> Callable[..., NoReturn]:
     return method
 
 
-for _name in ["run_in_executor", "call_soon_threadsafe", "create_connection", "create_server", "create_datagram_endpoint", "getaddrinfo", "getnameinfo", "create_unix_connection", "create_unix_server", "subprocess_exec", "subprocess_shell", "connect_read_pipe", "connect_write_pipe", "add_reader", "remove_reader", "add_writer", "remove_writer", "sock_recv", "sock_recv_into", "sock_recvfrom", "sock_sendall", "sock_sendto", "sock_connect", "sock_accept", "sock_sendfile", "sendfile", "start_tls", "connect_accepted_socket", "add_signal_handler", "remove_signal_handler", "run_until_complete", "run_forever", "stop", "close", "set_task_factory"]:
+for _name in _FORBIDDEN:
     setattr(RunLoop, _name, _forbidden(_name))

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from perdure.core import codec
+from perdure.core import codec, ids
 from perdure.core.records import Kind, OutcomeKind, Recovery
 from perdure.engine.calls import Call, CallSpec, function_name, return_type, spec_of
 from perdure.engine.context import BodyScope, TaskScope, current
@@ -50,7 +50,7 @@ class Workflow:
         if not inspect.iscoroutinefunction(function):
             raise InvalidInputError("function", f"a workflow is an `async def`, not {function!r}")
         functools.update_wrapper(self, function)
-        self.name = name or function_name(function)
+        self.name = ids.check_id(name or function_name(function), "name")
         self.version = version
         self.accepts = tuple(accepts)
         self.errors = tuple(errors)
