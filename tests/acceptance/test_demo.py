@@ -63,9 +63,7 @@ def few(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_sample_is_processed_through_kills_and_nothing_is_paid_twice(
-    tmp_path: Path, store_url: str
-) -> None:
+def test_the_sample_is_processed_through_kills_and_nothing_is_paid_twice(tmp_path: Path, store_url: str) -> None:
     report = _demo(tmp_path, "--store", store_url, "--approve-all")
 
     assert report["is_proven"] is True
@@ -120,17 +118,9 @@ def test_what_is_over_a_limit_is_denied_and_silence_is_no_approval(few: Path, tm
 
     assert approved["decisions"] == {"approved": 1, "denied": 1, "malformed": 1, "within policy": 1}
     assert [line["amount"] for line in _ledger(approved)] == ["12.50", "900.00"]
-
-
-def test_the_same_directory_again_changes_nothing(few: Path, tmp_path: Path) -> None:
-    first = _demo(tmp_path, "--input", str(few), "--dir", "d", "--approve-all")
-    ledger = _ledger(first)
-
     again = _demo(tmp_path, "--input", str(few), "--dir", "d", "--approve-all")
-
-    assert _ledger(again) == ledger
+    assert (_ledger(again), again["decisions"]) == (_ledger(approved), approved["decisions"])
     assert again["workers"]["killed"] == []
-    assert again["decisions"] == first["decisions"]
 
 
 def test_two_demos_in_one_store_are_two(few: Path, tmp_path: Path, store_url: str) -> None:
@@ -140,16 +130,6 @@ def test_two_demos_in_one_store_are_two(few: Path, tmp_path: Path, store_url: st
     assert len(one["pending"]) == 2
     assert len(_ledger(two)) == 3
     assert len(_ledger(one)) == 1
-
-
-def test_a_run_of_the_demo_can_be_looked_at(few: Path, tmp_path: Path) -> None:
-    report = _demo(tmp_path, "--input", str(few))
-    run_id = report["pending"][0]
-
-    shown = _perdure(tmp_path, "inspect", run_id, "--store", report["store"], "--json")
-
-    names = [each["name"] for each in json.loads(shown.stdout)["operations"]]
-    assert names == ["validate", "convert", "Approve this expense claim?"]
 
 
 @pytest.mark.parametrize(
@@ -173,9 +153,7 @@ def test_what_cannot_be_used_is_refused_before_anything_is_made(
     assert [path.name for path in tmp_path.iterdir()] == ["other.csv"]
 
 
-@pytest.mark.parametrize(
-    "content", [HEADER, HEADER + "R4,Dan,2026-03-04,meals,,EUR,dinner\n", HEADER + 'R,"Ada']
-)
+@pytest.mark.parametrize("content", [HEADER, HEADER + "R4,Dan,2026-03-04,meals,,EUR,dinner\n", HEADER + 'R,"Ada'])
 def test_a_file_without_a_payable_claim_is_no_error(content: str, tmp_path: Path) -> None:
     (tmp_path / "none.csv").write_text(content)
 

@@ -49,9 +49,7 @@ def _inspect(perdure: Perdure, run_id: str, at: tuple[str, str]) -> dict[str, An
 # --- from the question to the answer ----------------------------------------------------------------------
 
 
-def test_a_run_pauses_is_listed_is_answered_and_is_done(
-    perdure: Perdure, at: tuple[str, str], paused: str
-) -> None:
+def test_a_run_pauses_is_listed_is_answered_and_is_done(perdure: Perdure, at: tuple[str, str], paused: str) -> None:
     listed = perdure("list-pending", *at, "--json").json["pending"]
     assert [(each["run_id"], each["runner"], each["reason"]) for each in listed] == [
         (paused, "cli_refund", "Approve this refund?")
@@ -89,9 +87,7 @@ def test_inspect_says_who_answered_what_and_when(perdure: Perdure, at: tuple[str
     assert [each["status"] for each in shown["checkpoints"]][-1] == "completed"
 
 
-def test_peer_A9_the_approver_is_who_runs_the_command(
-    perdure: Perdure, at: tuple[str, str], paused: str
-) -> None:
+def test_peer_A9_the_approver_is_who_runs_the_command(perdure: Perdure, at: tuple[str, str], paused: str) -> None:
     spoofed = '{"approved": true, "metadata": {"answered_by": "the boss"}}'
 
     perdure("resume", paused, "--runner", REFUND, "--value", spoofed, *at)
@@ -134,9 +130,7 @@ def test_a_second_answer_ends_with_2(perdure: Perdure, at: tuple[str, str], paus
     assert _inspect(perdure, paused, at)["run"]["output"]["status"] == "paid 250 for A-1"
 
 
-def test_an_answer_without_a_runner_is_stored_for_a_worker(
-    perdure: Perdure, at: tuple[str, str], paused: str
-) -> None:
+def test_an_answer_without_a_runner_is_stored_for_a_worker(perdure: Perdure, at: tuple[str, str], paused: str) -> None:
     answered = perdure("resume", paused, "--value", YES, *at, "--json")
     assert (answered.code, answered.json) == (
         Exit.OK,
@@ -209,9 +203,7 @@ def test_an_input_may_come_from_a_file(perdure: Perdure, at: tuple[str, str], tm
         ("--id", "a\x00b"),
     ],
 )
-def test_bad_input_is_refused_at_the_door(
-    arguments: tuple[str, ...], perdure: Perdure, at: tuple[str, str]
-) -> None:
+def test_bad_input_is_refused_at_the_door(arguments: tuple[str, ...], perdure: Perdure, at: tuple[str, str]) -> None:
     assert perdure("run", "--runner", REFUND, *arguments, *at).code == Exit.INVALID
     assert perdure("runs", *at, "--json").json["runs"] == []
 
@@ -296,9 +288,7 @@ def test_an_unknown_run_ends_with_1(
 # --- other ways on ----------------------------------------------------------------------------------------
 
 
-def test_a_fork_asks_again_and_leaves_its_source_alone(
-    perdure: Perdure, at: tuple[str, str], paused: str
-) -> None:
+def test_a_fork_asks_again_and_leaves_its_source_alone(perdure: Perdure, at: tuple[str, str], paused: str) -> None:
     forked = perdure("fork", paused, "--runner", REFUND, "--id", "branch", *at, "--json").json
     assert forked["run_id"] == "branch"
     assert forked["status"] == "paused"
@@ -308,9 +298,7 @@ def test_a_fork_asks_again_and_leaves_its_source_alone(
     assert _inspect(perdure, "branch", at)["run"]["forked_from"] == paused
 
 
-def test_a_fork_starts_at_a_checkpoint_or_with_a_new_input(
-    perdure: Perdure, at: tuple[str, str], paused: str
-) -> None:
+def test_a_fork_starts_at_a_checkpoint_or_with_a_new_input(perdure: Perdure, at: tuple[str, str], paused: str) -> None:
     perdure("resume", paused, "--runner", REFUND, "--value", YES, *at)
     answered = _inspect(perdure, paused, at)["checkpoints"][1]["checkpoint_id"]
     fork = ("fork", paused, "--runner", REFUND, *at, "--json")
@@ -375,9 +363,7 @@ def test_no_listing_cuts_an_id(perdure: Perdure, at: tuple[str, str]) -> None:
 
 def _spoil(url: str) -> None:
     """Texts that no decoder can read, as a damaged file or a newer program may have left them."""
-    statement = (
-        "UPDATE {}interrupt SET reason = 'not json', context = '{{\"$newer\": 1}}' WHERE run_id = 'spoilt'"
-    )
+    statement = "UPDATE {}interrupt SET reason = 'not json', context = '{{\"$newer\": 1}}' WHERE run_id = 'spoilt'"
     if url.startswith("postgresql"):
         with psycopg.connect(url) as postgres:
             postgres.execute(statement.format("perdure."))

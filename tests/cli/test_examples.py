@@ -110,23 +110,14 @@ def _rows(content: bytes) -> list[tuple[int, str | None, str | None]]:
 
 
 def test_cells_may_hold_delimiters_quotes_and_line_ends() -> None:
-    content = (
-        HEADER
-        + b'R1,"Okafor, ""Ada""",2026-03-01,meals,1,EUR,"two\r\nlines"\r\nR2,Ben,2026-03-01,meals,1,EUR,\n'
-    )
+    content = HEADER + b'R1,"Okafor, ""Ada""",2026-03-01,meals,1,EUR,"two\r\nlines"\r\nR2,Ben,2026-03-01,meals,1,EUR,\n'
 
     assert _rows(content) == [(2, 'Okafor, "Ada"', None), (4, "Ben", None)]
     assert next(parse_rows(content)).cells["description"] == "two lines"
 
 
 def test_each_line_is_read_in_its_own_encoding() -> None:
-    content = (
-        b"\xef\xbb\xbf"
-        + HEADER
-        + "R1,Zoë,,,,,\n".encode()
-        + "R2,Zoë,,,,,\n".encode("cp1252")
-        + b"R3,\x81,,,,,\n"
-    )
+    content = b"\xef\xbb\xbf" + HEADER + "R1,Zoë,,,,,\n".encode() + "R2,Zoë,,,,,\n".encode("cp1252") + b"R3,\x81,,,,,\n"
 
     assert _rows(content) == [(2, "Zoë", None), (3, "Zoë", None), (4, "\x81", None)]
 

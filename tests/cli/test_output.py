@@ -41,9 +41,7 @@ def test_control_characters_are_written_out() -> None:
     assert visible("a\x1b[2Jb\x00\u202e\ud800\n") == "a\\x1b[2Jb\\x00\\u202e\\ud800\n"
 
 
-ERRORS = [
-    cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, errors.PerdureError)
-]
+ERRORS = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, errors.PerdureError)]
 
 
 @pytest.mark.parametrize("cls", ERRORS, ids=lambda cls: cls.__name__)

@@ -31,9 +31,7 @@ def _stop(process: subprocess.Popen[str], number: signal.Signals) -> None:
     """Send a signal and return when the process has said that it knows."""
     process.send_signal(number)
     assert process.stderr is not None
-    assert any(
-        line.startswith(f"perdure: {number.name}: what has started may end") for line in process.stderr
-    )
+    assert any(line.startswith(f"perdure: {number.name}: what has started may end") for line in process.stderr)
 
 
 @pytest.fixture
@@ -182,9 +180,7 @@ def test_doctor_sees_who_is_alive(
     begun("run", *WAITING, "--input", json.dumps(str(pipe)), "--store", store_url)
 
     workers = [
-        each
-        for each in perdure("doctor", "--store", store_url, "--json").json["findings"]
-        if each["check"] == "worker"
+        each for each in perdure("doctor", "--store", store_url, "--json").json["findings"] if each["check"] == "worker"
     ]
 
     assert [each["level"] for each in workers] == ["ok"]

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
 
+    from perdure.cli.director import Plan, Report, Tally
     from perdure.core.records import InterruptRow
-    from perdure.examples.demo import Plan, Report, Tally
     from perdure.store.base import Store
 
 _FOLDER = Path("perdure-demo")
@@ -67,7 +67,7 @@ def demo(
     Questions are asked when there is a terminal. Without one, and without --approve-all or --deny-over, they
     stay open.
     """
-    from perdure.examples import demo as directing
+    from perdure.cli import director as directing
     from perdure.examples.rows import FileProblem
     from perdure.examples.sample import PATH
 
@@ -101,7 +101,7 @@ def _euros(text: str | None) -> Decimal | None:
 
 
 async def _perform(plan: Plan, show: _Show, tally: Tally, decide: _Decide) -> Report:
-    from perdure.examples import demo as directing
+    from perdure.cli import director as directing
 
     async with session.reading(plan.store) as store:
         show.say(f"{len(plan.submitted.claims)} claims in {plan.file}")
@@ -128,8 +128,8 @@ class _Decide:
 
     async def all(self, questions: Sequence[InterruptRow], store: Store) -> int | None:
         """Answer what can be answered. The number of approvals, or None if nothing was answered."""
+        from perdure.cli.director import answer
         from perdure.core import codec
-        from perdure.examples.demo import answer
 
         approved = denied = 0
         for number, row in enumerate(questions, 1):

@@ -134,9 +134,7 @@ def _is_paid_unasked(claim: Submission) -> bool:
 # --- the worker processes ---------------------------------------------------------------------------------
 
 
-async def work(
-    plan: Plan, store: Store, kills: Iterable[Kill], stage: Stage, tally: Tally, *, is_new: bool
-) -> None:
+async def work(plan: Plan, store: Store, kills: Iterable[Kill], stage: Stage, tally: Tally, *, is_new: bool) -> None:
     """Start a worker, kill it, start the next; the last one may finish. Returns when nothing is left but
     questions.
 
@@ -191,9 +189,7 @@ async def _run_and_kill(plan: Plan, command: list[str], kill: Kill, stage: Stage
         for each in (told, tell, wait, hold):
             if each >= 0:
                 os.close(each)
-    when = (
-        "between the ledger's line and the record of it" if kill.is_held else f"after {kill.after} payments"
-    )
+    when = "between the ledger's line and the record of it" if kill.is_held else f"after {kill.after} payments"
     tally.kills.append(when)
     stage.say(f"worker {process.pid} killed (SIGKILL) {when}")
     return True
@@ -330,9 +326,7 @@ async def report(plan: Plan, store: Store) -> Report:
         done, again = _performed(loaded.records)
         performed, replayed = performed + done, replayed + again
         waiting += [each.run_id for each in loaded.interrupts if each.status == "pending"]
-        answers |= {
-            each.run_id: codec.decode(each.answer)["approved"] for each in loaded.interrupts if each.answer
-        }
+        answers |= {each.run_id: codec.decode(each.answer)["approved"] for each in loaded.interrupts if each.answer}
         if row.status == "completed":
             ends = [record.data for record in loaded.records if record.type == RecordType.STATUS]
             outcomes[row.run_id] = codec.decode(ends[-1] or "null")

@@ -220,7 +220,7 @@ def _follow(
         import perdure
 
         # The loop is this command's own, so commits may be made on it: there is nobody whom that would hold up.
-        async with await perdure.open_engine(url, is_inline=True) as engine:
+        async with perdure.open_engine(url, is_inline=True) as engine:
             try:
                 return await call(engine)
             except ChainResumeError:
@@ -298,7 +298,7 @@ def _answer_only(run_id: str, answer: Any, interrupt: str | None, url: str, is_j
     async def work() -> tuple[str, str]:
         import perdure
 
-        async with await perdure.open_engine(url) as engine:
+        async with perdure.open_engine(url) as engine:
             await engine.answer(run_id, answer, interrupt_id=interrupt, answered_by=session.user())
             row = await engine.store.run_get(run_id)
             assert row is not None  # it has just been answered

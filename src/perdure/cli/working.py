@@ -40,7 +40,7 @@ def worker(
     async def work() -> None:
         import perdure
 
-        async with await perdure.open_engine(url) as engine:
+        async with perdure.open_engine(url) as engine:
             if not is_json:
                 complain(f"worker {os.getpid()} has {', '.join(runner.name for runner in loaded)}")
             await engine.work(loaded, until_idle=until_idle, concurrency=concurrency)

@@ -140,16 +140,14 @@ def submissions(rows: Sequence[Row], account: str) -> Submissions:
             continue
         order = {"claim": run_id, "account": account, "cells": row.cells}
         first[run_id] = Submission(line=row.line, run_id=run_id, order=order)
-    return Submissions(
-        claims=list(first.values()), duplicates=duplicates, broken=[row for row in rows if row.problem]
-    )
+    return Submissions(claims=list(first.values()), duplicates=duplicates, broken=[row for row in rows if row.problem])
 
 
 async def process(claims: Sequence[Submission], store: str) -> None:
     """Submit every claim and work until nothing is left but questions. Started again, it goes on where it
     was.
     """
-    async with await perdure.open_engine(store) as engine:
+    async with perdure.open_engine(store) as engine:
         for claim in claims:
             # Refused if an earlier file claimed the same in other words: that run stands.
             with contextlib.suppress(perdure.DurableConflictError):
@@ -161,9 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Process expense claims; start it again after a crash.")
     parser.add_argument("file", type=Path)
     parser.add_argument("--store", default=None, help="default: PERDURE_STORE, or ./.perdure/local.db")
-    parser.add_argument(
-        "--account", type=Path, required=True, help="directory of the ledger and the receipts"
-    )
+    parser.add_argument("--account", type=Path, required=True, help="directory of the ledger and the receipts")
     given = parser.parse_args()
     given.account.mkdir(parents=True, exist_ok=True)
     asked = submissions(read_rows(given.file), str(given.account.resolve()))

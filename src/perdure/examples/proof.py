@@ -98,9 +98,7 @@ def _once(world: World) -> Check:
 
 def _these_and_no_others(world: World) -> Check:
     should, did = set(expected(world)), set(map(run_of, world.ledger))
-    wrong = [f"{run} is not paid" for run in sorted(should - did)] + [
-        f"{run} is paid" for run in sorted(did - should)
-    ]
+    wrong = [f"{run} is not paid" for run in sorted(should - did)] + [f"{run} is paid" for run in sorted(did - should)]
     detail = f"{len(should)} by the rules and the answers, {len(did)} in the ledger"
     return Check(name="paid are those that should be", is_true=not wrong, detail=", ".join(wrong) or detail)
 
@@ -120,9 +118,7 @@ def _same_keys(world: World) -> Check:
     wrong = sorted(run for run, keys in by_run.items() if len(keys) > 1)
     repeats = len(world.requests) - len({request.key for request in world.requests})
     detail = f"{len(world.requests)} requests, {repeats} of them a repetition that the bank recognised"
-    return Check(
-        name="a repeated payment has its first key", is_true=not wrong, detail=", ".join(wrong) or detail
-    )
+    return Check(name="a repeated payment has its first key", is_true=not wrong, detail=", ".join(wrong) or detail)
 
 
 def _said(world: World) -> Check:

@@ -52,9 +52,7 @@ def parse_rows(content: bytes, *, name: str = "the file") -> Iterator[Row]:
     header = [cell.strip().lower() for cell in _cells(lines[start], delimiter)]
     missing = [column for column in REQUIRED if column not in header]
     if missing:
-        raise FileProblem(
-            f"{name} has no column {', '.join(missing)}; its first line says: {', '.join(header)}"
-        )
+        raise FileProblem(f"{name} has no column {', '.join(missing)}; its first line says: {', '.join(header)}")
     return _rows(lines, start + 1, header, delimiter)
 
 
