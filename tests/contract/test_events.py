@@ -38,8 +38,7 @@ async def test_record_list_after_a_number_in_pages(store: Store) -> None:
     assert await store.record_list("nowhere") == []
 
 
-async def test_record_list_never_shows_a_number_before_the_one_below(store: Store, open_another: Opener) ->
-None:
+async def test_record_list_never_shows_a_number_before_the_one_below(store: Store, open_another: Opener) -> None:
     owner = await runs.created(store, "r1")
     reader = await open_another()
 

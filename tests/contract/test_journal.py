@@ -268,8 +268,7 @@ async def test_wait_committed_raises_the_refusal(store: Store) -> None:
         await asyncio.to_thread(store.wait_committed, lane, 1)
 
 
-async def test_run_load_is_one_snapshot_of_run_records_and_questions(store: Store, open_another: Opener) ->
-None:
+async def test_run_load_is_one_snapshot_of_run_records_and_questions(store: Store, open_another: Opener) -> None:
     owner = await runs.created(store, "r1")
     other = await open_another()
 
@@ -313,9 +312,10 @@ async def test_interrupt_answer_of_several_questions_is_all_or_nothing(store: St
         await store.interrupt_answer("r1", {"q1": '"yes"', "q3": '"yes"'})
     assert len(await store.interrupt_list(run_id="r1")) == 2
     await store.interrupt_answer("r1", {"q2": '"no"', "q1": '"yes"'})
-    answered = {row.interrupt_id: (row.answer, row.answer_seq) for row in (await
-    store.run_load("r1")).interrupts} assert answered["q2"][0] == '"no"' assert answered["q1"][1] ==
-    (answered["q2"][1] or 0) + 1 assert await runs.types(store, "r1") == [
+    answered = {row.interrupt_id: (row.answer, row.answer_seq) for row in (await store.run_load("r1")).interrupts}
+    assert answered["q2"][0] == '"no"'
+    assert answered["q1"][1] == (answered["q2"][1] or 0) + 1
+    assert await runs.types(store, "r1") == [
         "submitted", "suspended", "status:waiting", "answered", "answered", "status:pending",
     ]  # fmt: skip
 

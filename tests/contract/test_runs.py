@@ -186,9 +186,7 @@ async def test_run_claim_by_processes_gives_each_run_to_one(store: Store, store_
     for number in range(3):
         await runs.register(store, f"w{number}")
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", CLAIMER, store_url, f"w{n}"], stdout=subprocess.PIPE, text=True
-        )
+        subprocess.Popen([sys.executable, "-c", CLAIMER, store_url, f"w{n}"], stdout=subprocess.PIPE, text=True)
         for n in range(3)
     ]
     outputs = [process.communicate()[0].split() for process in processes]
@@ -308,9 +306,7 @@ async def test_run_retry_of_anything_else_is_refused(store: Store) -> None:
 async def test_run_retry_twice_at_once_has_one_winner(store: Store, open_another: Opener) -> None:
     await failed(store, "r1")
     other = await open_another()
-    outcomes = await asyncio.gather(
-        store.run_retry("r1", []), other.run_retry("r1", []), return_exceptions=True
-    )
+    outcomes = await asyncio.gather(store.run_retry("r1", []), other.run_retry("r1", []), return_exceptions=True)
     assert sorted(isinstance(outcome, RunBusy) for outcome in outcomes) == [False, True]
     assert (await get(store, "r1")).attempt == 2
 

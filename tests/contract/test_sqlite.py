@@ -96,9 +96,7 @@ async def _use(store: Store) -> None:
     ["mysql://host/db", "sqlite://", "sqlite:///", "sqlite://host/file.db", ":memory:", "sqlite:///:memory:",
      "", "dir/", "sqlite:///x.db?mode=ro"],
 )  # fmt: skip
-def test_an_address_of_no_known_form_is_refused(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_address_of_no_known_form_is_refused(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidInputError) as caught:
         open_store(url)
@@ -326,17 +324,11 @@ def _sqlite_error(name: str) -> sqlite3.Error:
 
 
 def test_every_exception_of_the_driver_is_mapped() -> None:
-    classes = [
-        value for value in vars(sqlite3).values() if isinstance(value, type) and issubclass(value, Exception)
-    ]
+    classes = [value for value in vars(sqlite3).values() if isinstance(value, type) and issubclass(value, Exception)]
     assert len(classes) >= 10
     for found in classes:
         assert isinstance(mapped(found("failed"), "x"), PerdureError)
-    names = [
-        name
-        for name in vars(sqlite3)
-        if name.startswith("SQLITE_") and isinstance(getattr(sqlite3, name), int)
-    ]
+    names = [name for name in vars(sqlite3) if name.startswith("SQLITE_") and isinstance(getattr(sqlite3, name), int)]
     for name in names:
         assert isinstance(mapped(_sqlite_error(name), "x"), (PerdureError, StoreBusy))
 

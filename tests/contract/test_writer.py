@@ -57,9 +57,7 @@ async def test_many_lanes_share_groups_and_each_is_told(store: Store) -> None:
     await asyncio.gather(*(owner.wait(21) for owner in owners))
     for owner in owners:
         assert owner.lane.committed == 21
-        assert [record.index for record in (await store.record_list(owner.lane.run_id))[1:]] == list(
-            range(20)
-        )
+        assert [record.index for record in (await store.record_list(owner.lane.run_id))[1:]] == list(range(20))
 
 
 async def test_a_group_is_bounded_but_nothing_is_left_behind(store: Store) -> None:
@@ -122,9 +120,7 @@ async def test_each_lane_is_called_in_its_own_loop(store: Store) -> None:
 async def test_a_loop_that_is_gone_harms_nobody(store: Store) -> None:
     gone = asyncio.new_event_loop()
     gone.close()
-    lane = Lane(
-        run_id="gone", root_id="gone", worker_id=runs.WORKER, fence=1, loop=gone, on_commit=lambda: None
-    )
+    lane = Lane(run_id="gone", root_id="gone", worker_id=runs.WORKER, fence=1, loop=gone, on_commit=lambda: None)
     store.append(Entry(lane=lane, create=runs.new_run("gone")))
     await (await runs.created(store, "r1")).write(runs.completed(0))
     assert lane.committed == 1

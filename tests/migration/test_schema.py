@@ -33,9 +33,7 @@ TABLES = {
 def sqlite_columns(path: Path) -> dict[str, set[str]]:
     connection = sqlite3.connect(path)
     try:
-        return {
-            table: {row[1] for row in connection.execute(f"PRAGMA table_info({table})")} for table in TABLES
-        }
+        return {table: {row[1] for row in connection.execute(f"PRAGMA table_info({table})")} for table in TABLES}
     finally:
         connection.close()
 
@@ -127,8 +125,7 @@ assert asyncio.run(store.worker_list()) == []
 asyncio.run(store.close())
 """
     processes = [
-        subprocess.Popen([sys.executable, "-c", script, store_url], stdin=subprocess.PIPE, text=True)
-        for _ in range(3)
+        subprocess.Popen([sys.executable, "-c", script, store_url], stdin=subprocess.PIPE, text=True) for _ in range(3)
     ]
     for process in processes:
         assert process.stdin is not None

@@ -100,9 +100,7 @@ class Owner:
         self._waiting = []
 
 
-def owner(
-    store: Store, run_id: str, *, worker_id: str = WORKER, fence: int = 1, root_id: str | None = None
-) -> Owner:
+def owner(store: Store, run_id: str, *, worker_id: str = WORKER, fence: int = 1, root_id: str | None = None) -> Owner:
     """The owner of a run under a fence it says it has."""
     lane = Lane(
         run_id=run_id,

@@ -27,12 +27,9 @@ class Migration:
 def migrations(dialect: str) -> tuple[Migration, ...]:
     """All steps, ascending, without gaps."""
     folder = resources.files("perdure.store") / "migrations" / dialect
-    files = sorted(
-        (file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name
-    )
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name)
     return tuple(
-        Migration(version=int(file.name[:4]), name=file.name[5:-4], sql=file.read_text("utf-8"))
-        for file in files
+        Migration(version=int(file.name[:4]), name=file.name[5:-4], sql=file.read_text("utf-8")) for file in files
     )
 
 

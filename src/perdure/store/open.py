@@ -34,9 +34,7 @@ def _sqlite(url: str) -> Driver:
     path, options = _sqlite_path(url)
     unknown = options.keys() - {"allow_network_fs"}
     if unknown:
-        raise InvalidInputError(
-            "store", f"unknown option {', '.join(sorted(unknown))}; known: allow_network_fs"
-        )
+        raise InvalidInputError("store", f"unknown option {', '.join(sorted(unknown))}; known: allow_network_fs")
     return SqliteDriver(path, url=url, is_network_allowed=options.get("allow_network_fs") in ("1", "true"))
 
 

@@ -76,9 +76,7 @@ def record_rows(run_id: str, first_seq: int, records: Sequence[Record], at: floa
     return [(run_id, seq, *record, *tail) for seq, record in enumerate(records, first_seq)]
 
 
-def new_run(
-    new: NewRun, *, worker_id: str | None, fence: int, seq: int, entry_n: int, now: float
-) -> dict[str, Any]:
+def new_run(new: NewRun, *, worker_id: str | None, fence: int, seq: int, entry_n: int, now: float) -> dict[str, Any]:
     """Parameters of `run_insert`."""
     return {
         "id": new.run_id,

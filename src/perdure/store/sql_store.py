@@ -120,8 +120,7 @@ class SqlStore:
             now=now,
         )
         # Whoever polls mostly finds nothing: that takes no write lock.
-        if run_ids is None and not await self._read(lambda session: transactions.candidates(session,
-        request)):
+        if run_ids is None and not await self._read(lambda session: transactions.candidates(session, request)):
             return []
         return await self._write(lambda session: transactions.claim(session, request))
 
@@ -140,8 +139,7 @@ class SqlStore:
     async def run_reopen(self, run_id: str) -> RunRow:
         return await self._write(lambda session: transactions.reopen(session, run_id))
 
-    async def run_fork(self, new: NewRun, records: Sequence[Record], interrupts: Sequence[InterruptRow]) ->
-    None:
+    async def run_fork(self, new: NewRun, records: Sequence[Record], interrupts: Sequence[InterruptRow]) -> None:
         await self._write(lambda session: transactions.fork(session, new, records, interrupts))
 
     async def facts(self, worker_id: str) -> Facts:

@@ -92,8 +92,8 @@ class SqliteSession:
         _insert(self._connection, rows)
 
     def _execute(self, query: str, params: Params | None) -> sqlite3.Cursor:
-        values = {key: json.dumps(value) if isinstance(value, list) else value for key, value in (params or
-        {}).items()} return self._connection.execute(self._queries[query], values)
+        values = {key: json.dumps(value) if isinstance(value, list) else value for key, value in (params or {}).items()}
+        return self._connection.execute(self._queries[query], values)
 
 
 class SqliteDriver:
@@ -470,8 +470,7 @@ def _write_beside(
     batch.status = settle(
         change,
         is_cancel_requested=is_cancel_requested,
-        has_undelivered=change.status == Status.WAITING and session.one("run_has_answers", {"id": run_id}) is
-        not None,
+        has_undelivered=change.status == Status.WAITING and session.one("run_has_answers", {"id": run_id}) is not None,
     )
     if not may_settle(old_status, batch.status):
         raise DurableConflictError(f"run {run_id} is {old_status} and cannot become {batch.status}")

@@ -197,9 +197,7 @@ def _continue(session: Session, run: RunRow, records: Sequence[Record], *, attem
 # --- new runs -------------------------------------------------------------------------------------------
 
 
-def fork(
-    session: Session, new: NewRun, records: Sequence[Record], interrupts: Sequence[InterruptRow]
-) -> None:
+def fork(session: Session, new: NewRun, records: Sequence[Record], interrupts: Sequence[InterruptRow]) -> None:
     """See `RunStore.run_fork`. The `submitted` record is made from `new` unless `records` begin with one."""
     if find(session, new.run_id) is not None:
         raise DurableConflictError(f"run {new.run_id} exists already")
@@ -293,13 +291,9 @@ def _open_question(session: Session, run: RunRow, interrupt_id: str) -> Interrup
         raise DurableNotFoundError(f"run {run.run_id} has not asked question {interrupt_id}")
     asked = rows.interrupt_row(row)
     if is_terminal(run.status):
-        raise AlreadyResumed(
-            run.run_id, f"run {run.run_id} is {run.status}; question {interrupt_id} takes no answer"
-        )
+        raise AlreadyResumed(run.run_id, f"run {run.run_id} is {run.status}; question {interrupt_id} takes no answer")
     if asked.status != QuestionStatus.PENDING:
-        raise AlreadyResumed(
-            run.run_id, f"question {interrupt_id} of run {run.run_id} is {asked.status} already"
-        )
+        raise AlreadyResumed(run.run_id, f"question {interrupt_id} of run {run.run_id} is {asked.status} already")
     return asked
 
 
