@@ -28,13 +28,19 @@ def zygote() -> Iterator[Zygote]:
     server.close()
 
 
+@pytest.fixture
+def sqlite_sites(tmp_path: Path) -> list[Site]:
+    """Empty SQLite stores, set up."""
+    template = tmp_path / "template.db"
+    _set_up(f"sqlite:///{template}")
+    return [SqliteSite(template, tmp_path / f"site{n}") for n in range(_SITES["sqlite"])]
+
+
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def sites(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Site]]:
+def sites(request: pytest.FixtureRequest) -> Iterator[list[Site]]:
     """Empty stores, set up: the test runs once for each kind."""
     if request.param == "sqlite":
-        template = tmp_path / "template.db"
-        _set_up(f"sqlite:///{template}")
-        yield [SqliteSite(template, tmp_path / f"site{n}") for n in range(_SITES["sqlite"])]
+        yield request.getfixturevalue("sqlite_sites")
         return
     admin: psycopg.Connection[Any] = request.getfixturevalue("postgres_admin")
     with ExitStack() as databases:

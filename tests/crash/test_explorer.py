@@ -20,6 +20,7 @@ from perdure.testing.zygote import Zygote
 
 _IS_ALL = os.environ.get("PERDURE_EXPLORE") == "all"
 _SAMPLE = 4
+_SAMPLE_INLINE = 1
 _PAIRS = 40 if _IS_ALL else 1
 _SEED_VARIABLE = "PERDURE_EXPLORE_SEED"
 
@@ -30,17 +31,29 @@ def _seed() -> str:
     return os.environ.get(_SEED_VARIABLE) or os.urandom(4).hex()
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=[program.name for program in PROGRAMS])
+Count = Callable[[str, object], None]
+
+every_program = pytest.mark.parametrize("program", PROGRAMS, ids=[program.name for program in PROGRAMS])
+
+
+@every_program
 def test_a_program_killed_anywhere_ends_as_if_nobody_had_killed_it(
-    program: Program,
-    zygote: Zygote,
-    sites: list[Site],
-    tmp_path: Path,
-    record_property: Callable[[str, object], None],
+    program: Program, zygote: Zygote, sites: list[Site], tmp_path: Path, record_property: Count
 ) -> None:
-    """Its result, its journal, its questions and its effects: nothing lost, nothing twice, nothing left
-    behind."""
-    explorer = Explorer(program, zygote, sites, tmp_path / "scenarios")
+    """Its result, its journal, its questions and its effects: nothing lost, nothing twice, nothing left behind."""
+    _explore(Explorer(program, zygote, sites, tmp_path / "scenarios"), _SAMPLE, record_property)
+
+
+@every_program
+def test_the_same_for_a_run_that_commits_on_its_own_loop(
+    program: Program, zygote: Zygote, sqlite_sites: list[Site], tmp_path: Path, record_property: Count
+) -> None:
+    """The sync `run()` commits inline where the store can; its kill points lie in another thread."""
+    explorer = Explorer(program, zygote, sqlite_sites, tmp_path / "scenarios", is_inline=True)
+    _explore(explorer, _SAMPLE_INLINE, record_property)
+
+
+def _explore(explorer: Explorer, count: int, record_property: Count) -> None:
     reference, points = explorer.undisturbed()
     again, points_again = explorer.undisturbed()
     assert sorted(points) == sorted(points_again)
@@ -48,10 +61,10 @@ def test_a_program_killed_anywhere_ends_as_if_nobody_had_killed_it(
 
     seed = _seed()
     choose = random.Random(seed)
-    first = singles(points) if _IS_ALL else sample(points, _SAMPLE, choose)
+    first = singles(points) if _IS_ALL else sample(points, count, choose)
     report = explorer.explore([*first, *pairs(points, _PAIRS, choose)], reference)
 
-    record_property("store", type(sites[0]).__name__.removesuffix("Site").lower())
+    record_property("store", explorer.store)
     record_property("programs", 1)
     record_property("points", len(points))
     record_property("kills", report.kills)

@@ -46,7 +46,7 @@ def test_random_programs_killed_at_random_equal_their_undisturbed_run(
         report.pairs += of_program.pairs
         found += [f"program {json.dumps(program.value)}: {finding}" for finding in of_program.findings]
 
-    record_property("store", type(sites[0]).__name__.removesuffix("Site").lower())
+    record_property("store", sites[0].kind)
     record_property("programs", _PROGRAMS)
     record_property("points", report.points)
     record_property("kills", report.kills)

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Protocol
+from typing import ClassVar, Protocol
 from zlib import crc32
 
 from perdure.testing import audit, ledger
@@ -32,6 +32,8 @@ _TIMEOUT_S = 60.0
 class Site(Protocol):
     """A place for one scenario at a time."""
 
+    kind: ClassVar[str]
+
     def fresh(self) -> str:
         """Empty it; returns the store's URL."""
         ...
@@ -41,6 +43,7 @@ class Site(Protocol):
 class SqliteSite:
     """A file, copied from one that is set up already."""
 
+    kind: ClassVar[str] = "sqlite"
     template: Path
     directory: Path
     count: int = 0
@@ -58,6 +61,7 @@ class SqliteSite:
 class PostgresSite:
     """A database whose tables are emptied; it is set up already."""
 
+    kind: ClassVar[str] = "postgres"
     url: str
 
     def fresh(self) -> str:
@@ -112,8 +116,18 @@ class Explorer:
     """Runs scenarios of one program. `directory` is for ledgers and logs; `sites` are used one scenario
     each."""
 
-    def __init__(self, program: Program, zygote: Zygote, sites: Sequence[Site], directory: Path) -> None:
+    def __init__(
+        self,
+        program: Program,
+        zygote: Zygote,
+        sites: Sequence[Site],
+        directory: Path,
+        *,
+        is_inline: bool = False,
+    ) -> None:
         self.program = program
+        self.store = sites[0].kind + (", inline" if is_inline else "")
+        self._is_inline = is_inline
         self._zygote = zygote
         self._directory = directory
         self._site_count = len(sites)
@@ -154,7 +168,7 @@ class Explorer:
         self._scenario_count += 1
         directory = self._directory / f"scenario{self._scenario_count}"
         directory.mkdir(parents=True)
-        return _Place(self.program, self._zygote, site.fresh(), directory)
+        return _Place(self.program, self._zygote, site.fresh(), directory, self._is_inline)
 
     @contextmanager
     def _site(self) -> Iterator[Site]:
@@ -172,8 +186,9 @@ class _Hung(Exception):
 class _Place:
     """One scenario's store, ledger and processes."""
 
-    def __init__(self, program: Program, zygote: Zygote, url: str, directory: Path) -> None:
+    def __init__(self, program: Program, zygote: Zygote, url: str, directory: Path, is_inline: bool) -> None:
         self._program = program
+        self._is_inline = is_inline
         self._zygote = zygote
         self._url = url
         self._directory = directory
@@ -268,6 +283,7 @@ class _Place:
             incarnation=name,
             result=str(self._directory / f"{name}.json"),
             recovers=recovers,
+            is_inline=self._is_inline and role == "person",
             point=point,
             ordinal=ordinal,
             note=note,

@@ -34,7 +34,7 @@ class Program:
     """A workflow and what the person does with it: answers by reason, and whether a failure is retried;
     `ends` is how it ends then."""
 
-    workflow: Workflow
+    workflow: Workflow[Any, Any]
     value: Any = INPUT
     answers: Mapping[str, bool] = field(default_factory=dict)
     is_retried: bool = False

@@ -25,8 +25,8 @@ class Job:
     """`person` starts the program or goes on with it; `worker` competes for its runs until it is told to
     stop (SIGTERM).
 
-    `recovers` lets a person first do what a worker does (`engine.recover`). The result is a JSON file:
-    `outcome`, `trace`.
+    `recovers` lets a person first do what a worker does (`engine.recover`); with `is_inline` a person's engine commits
+    on its own loop, as the sync `run()` does. The result is a JSON file: `outcome`, `trace`.
     """
 
     role: str
@@ -38,6 +38,7 @@ class Job:
     incarnation: str
     result: str
     recovers: bool = False
+    is_inline: bool = False
     point: str | None = None
     ordinal: int | None = None
     note: str | None = None
@@ -58,7 +59,7 @@ def _program(job: Job) -> Program:
 async def _person(job: Job, program: Program, faults: Faults) -> None:
     store = open_faulty(job.url, faults)
     try:
-        async with await open_engine(store, settings=_SETTINGS) as engine:
+        async with await open_engine(store, settings=_SETTINGS, is_inline=job.is_inline) as engine:
             if job.recovers:
                 await engine.recover([program.workflow])
             outcome = await Person(engine=engine, program=program).go()
