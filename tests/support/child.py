@@ -20,7 +20,7 @@ class Child:
     """One process: commands go in as arguments, lines come out. Reading waits for a line, never for a
     time."""
 
-    def __init__(self, verb: str, url: str, *, hold: tuple[str, ...] = (), **options: Any) -> None:
+    def __init__(self, module: str, *arguments: str, hold: tuple[str, ...] = ()) -> None:
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join([str(_ROOT / "src"), str(_ROOT)]),
             "PERDURE_TEST_HOLD": json.dumps(hold),
@@ -28,7 +28,7 @@ class Child:
         }
         self.lines: list[str] = []
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.shop", verb, url, json.dumps(options)],
+            [sys.executable, "-m", module, *arguments],
             env=environment,
             cwd=_ROOT,
             stdin=subprocess.PIPE,
@@ -47,9 +47,7 @@ class Child:
             if line.startswith(beginning):
                 return line.removeprefix(beginning).strip()
         said = "\n".join(self.lines)
-        raise AssertionError(
-            f"the process ended ({self.process.wait()}) before it said {beginning!r}:\n{said}"
-        )
+        raise AssertionError(f"the process ended ({self.process.wait()}) before it said {beginning!r}:\n{said}")
 
     def go(self) -> None:
         """Let it pass the place where it is held."""
@@ -100,7 +98,19 @@ class Child:
 @contextmanager
 def child(verb: str, url: str, *, hold: tuple[str, ...] = (), **options: Any) -> Iterator[Child]:
     """A process that is gone at the end of the block, whatever happened in it."""
-    process = Child(verb, url, hold=hold, **options)
+    with _closing(Child("tests.support.shop", verb, url, json.dumps(options), hold=hold)) as process:
+        yield process
+
+
+@contextmanager
+def storm(url: str, **options: Any) -> Iterator[Child]:
+    """The same for a process of `tests.support.storm`."""
+    with _closing(Child("tests.support.storm", url, json.dumps(options))) as process:
+        yield process
+
+
+@contextmanager
+def _closing(process: Child) -> Iterator[Child]:
     try:
         yield process
     finally:

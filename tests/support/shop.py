@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from perdure import (
+    Engine,
     EngineSettings,
     Resume,
     Workflow,
@@ -288,6 +289,8 @@ async def _perform(
             case "fork":
                 assert runner is not None
                 return shown(await engine.fork(runner, **options))
+            case "hold many":
+                return await _hold_many(engine, options["ledger"], options["count"])
             case "program":
                 from tests.support import programs  # only for this command: it needs hypothesis
 
@@ -296,6 +299,30 @@ async def _perform(
                 await engine.work(RUNNERS.values(), until_idle=options.get("until_idle", True))
                 return None
     raise AssertionError(verb)
+
+
+async def _hold_many(engine: Engine, ledger: str, count: int) -> list[str]:
+    """Own several runs, each inside its first body, until a line comes in."""
+    entered = threading.Semaphore(0)
+    line_came = threading.Event()
+
+    def stand(_: str) -> None:
+        entered.release()
+        line_came.wait()
+
+    global gate
+    gate = stand
+    for n in range(count):
+        order = {"ledger": ledger, "steps": 2, "name": f"frozen-{n}"}
+        await engine.start(burst, order, execution_id=f"frozen-{n}")
+    for _ in range(count):
+        await asyncio.to_thread(entered.acquire)
+    print("all inside", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    line_came.set()
+    while engine.host.drives:
+        await asyncio.sleep(0.01)
+    return []
 
 
 def main() -> None:
