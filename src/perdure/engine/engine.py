@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from perdure.core import checkpoints, codec, ids, recovery
 from perdure.core.fold import fold
@@ -41,18 +41,20 @@ from perdure.store.base import Store
 if TYPE_CHECKING:
     from perdure.core.resume import Resume
 
+T = TypeVar("T")
+
 _WAIT_S = 1.0
 """A floor under notifications while waiting for somebody else's run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
+class RunResult(Generic[T]):
     """What became of a run, for now. `status` is completed or paused; `pending_interrupts` are its open questions,
     oldest first: each `{interrupt_id, reason, context, node_id, agent_path}`; `pending_interrupt` is the first."""
 
     execution_id: str
     status: str = "completed"
-    output: Any = None
+    output: T | None = None
     pending_interrupts: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -85,7 +87,7 @@ class Engine:
 
     # Starting.
 
-    async def run(self, runner: Runner, value: Any = None, *, execution_id: str | None = None) -> RunResult:
+    async def run(self, runner: Runner, value: Any = None, *, execution_id: str | None = None) -> RunResult[Any]:
         """Run to the end or to a question. An id that exists already is the same run (other input:
         `DurableConflictError`).
 
@@ -136,7 +138,7 @@ class Engine:
 
     # Following.
 
-    async def _follow(self, runner: Runner, run_id: str) -> RunResult:
+    async def _follow(self, runner: Runner, run_id: str) -> RunResult[Any]:
         """Drive or wait until the run has ended or asks."""
         end: DriveEnd | None = None
         while True:
@@ -155,7 +157,7 @@ class Engine:
             if settled is not None:
                 return settled
 
-    async def _look(self, runner: Runner, run_id: str) -> RunResult | None:
+    async def _look(self, runner: Runner, run_id: str) -> RunResult[Any] | None:
         """What the store says; claims the run if it is nobody's, waits for news if it is somebody's."""
         mark = self.host.news.mark()
         row = await self._get(run_id)
@@ -186,7 +188,7 @@ class Engine:
             return False
         return bool(await self.host.claim({runner.name: runner}, run_ids=[row.run_id], dead_workers=dead))
 
-    async def _paused(self, run_id: str) -> RunResult:
+    async def _paused(self, run_id: str) -> RunResult[Any]:
         return RunResult(
             execution_id=run_id,
             status="paused",
@@ -220,7 +222,7 @@ class Engine:
         interrupt_id: str | None = None,
         repeat_operation: str | None = None,
         answered_by: str | None = None,
-    ) -> RunResult:
+    ) -> RunResult[Any]:
         """Answer and go on; or go on after a crash, a failure, a decision. Refused resumes change nothing.
 
         Raises `ChainCheckpointError` (unknown id), `ChainResumeError` (a question is open and no answer given),
@@ -242,7 +244,7 @@ class Engine:
         self.host.news.tell()
         return await self._follow_after(runner, execution_id)
 
-    async def _follow_after(self, runner: Runner, run_id: str) -> RunResult:
+    async def _follow_after(self, runner: Runner, run_id: str) -> RunResult[Any]:
         """Follow a run that an answer has just made runnable: a question still open is a pause only after it was
         driven."""
         row = await self._get(run_id)
@@ -304,7 +306,7 @@ class Engine:
             raise ChainResumeError(f"run {row.run_id} has no operation {operation_id}")
         await self.store.run_repeat(row.run_id, Record(RecordType.REPEAT, op.path, op.index, op.kind, op.name))
 
-    async def retry(self, runner: Runner, execution_id: str) -> RunResult:
+    async def retry(self, runner: Runner, execution_id: str) -> RunResult[Any]:
         """A new attempt of a failed run on the same journal: trailing errors are forgotten, everything else stands."""
         row = await self._get(execution_id)
         if row.status != Status.FAILED:
@@ -339,7 +341,7 @@ class Engine:
         value: Any = None,
         has_value: bool = False,
         new_id: str | None = None,
-    ) -> RunResult:
+    ) -> RunResult[Any]:
         """Branch into a new, independent run that begins with what was recorded up to the checkpoint. The source is
         untouched.
 
@@ -438,7 +440,7 @@ def _check_same(row: RunRow, runner: Runner, digest: str) -> None:
         raise DurableConflictError(f"run id {row.run_id} exists with other input; use another id")
 
 
-def _result(runner: Runner, run_id: str, status: Status, data: str | None) -> RunResult:
+def _result(runner: Runner, run_id: str, status: Status, data: str | None) -> RunResult[Any]:
     if status is Status.COMPLETED:
         return RunResult(execution_id=run_id, output=runner.decode_output(data))
     error = codec.decode_error(data or "null", (*runner.errors, *OWN_ERRORS))

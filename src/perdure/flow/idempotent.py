@@ -9,7 +9,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, overload
 
 from perdure.core import codec
 from perdure.core.records import Kind, Recovery
@@ -18,6 +18,9 @@ from perdure.engine.calls import Call, CallSpec, spec_of
 from perdure.engine.context import BodyScope, Running, TaskScope, current
 from perdure.errors import IdempotencyError, InvalidInputError, SerializationError
 from perdure.flow.names import claim_name
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Idempotent:
@@ -123,6 +126,18 @@ class Idempotent:
                 "__idempotency_key__ on it, or use key_fn"
             )
         return value
+
+
+@overload
+def idempotent(fn: Callable[P, R], /) -> Callable[P, R]: ...
+@overload
+def idempotent(
+    fn: None = None,
+    *,
+    key_fn: Callable[..., str] | None = None,
+    recovery: str = "manual",
+    name: str | None = None,
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
 
 def idempotent(

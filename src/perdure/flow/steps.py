@@ -6,7 +6,7 @@ import functools
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from datetime import timedelta
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from perdure.core.records import Kind
 from perdure.core.retry import RetryPolicy
@@ -66,6 +66,16 @@ async def _plain(spec: CallSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return await value if spec.is_async else value
 
 
+class StepDecorator(Protocol):
+    """What `@step(...)` is: makes a function a step with the given policy."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Step[P, R]: ...
+    def __call__(self, function: Callable[..., Any], /) -> Step[..., Any]: ...
+
+
 @overload
 def step(function: Callable[P, Awaitable[R]], /) -> Step[P, R]: ...
 @overload
@@ -78,7 +88,7 @@ def step(
     timeout: timedelta | float | None = None,
     recovery: str = "idempotent",
     errors: Sequence[type[BaseException]] = (),
-) -> Callable[[Callable[P, Any]], Step[P, Any]]: ...
+) -> StepDecorator: ...
 @overload
 def step(function: Callable[..., Awaitable[R]], /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, R]: ...
 @overload
@@ -137,11 +147,11 @@ def _decorator(
     timeout: timedelta | float | None = None,
     recovery: str = "idempotent",
     errors: Sequence[type[BaseException]] = (),
-) -> Callable[[Callable[..., Any]], Step[Any, Any]]:
+) -> Callable[[Callable[..., Any]], Step[..., Any]]:
     policy = retry_policy(retries)
     timeout_s = seconds("timeout", timeout)
 
-    def decorate(function: Callable[..., Any]) -> Step[Any, Any]:
+    def decorate(function: Callable[..., Any]) -> Step[..., Any]:
         spec = spec_of(
             function, kind=Kind.STEP, name=name, recovery=recovery, retry=policy, timeout_s=timeout_s, errors=errors
         )

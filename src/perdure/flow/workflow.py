@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
 from perdure.core import codec, ids
 from perdure.core.records import Kind, OutcomeKind, Recovery
@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from perdure.store.base import Store
 
 _UNSET: Any = object()
+I = TypeVar("I")  # noqa: E741  # the input of a workflow
+O = TypeVar("O")  # noqa: E741  # its output
 
 
-class Workflow:
+class Workflow(Generic[I, O]):
     """A runner made from an `async def` of one parameter (or none).
 
     Called inside another workflow it is one operation of that run: complete, its inner records are skipped.
@@ -97,7 +99,7 @@ class Workflow:
 
     # Nested.
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+    def __call__(self, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, O]:
         """Call it inside another workflow (one operation there), or as a plain coroutine outside of any run."""
         scope = current()
         if scope is None:
@@ -115,13 +117,15 @@ class Workflow:
     # Runs.
 
     async def arun(
-        self, input: Any = None, *, execution_id: str | None = None, store: str | Store | None = None
-    ) -> RunResult:
+        self, input: I | None = None, *, execution_id: str | None = None, store: str | Store | None = None
+    ) -> RunResult[O]:
         """Run until the end or a question. See `Engine.run` for ids that exist and for errors."""
         engine = await ambient.engine(store)
         return await engine.run(self, input, execution_id=execution_id)
 
-    def run(self, input: Any = None, *, execution_id: str | None = None, store: str | Store | None = None) -> RunResult:
+    def run(
+        self, input: I | None = None, *, execution_id: str | None = None, store: str | Store | None = None
+    ) -> RunResult[O]:
         """`arun` for callers without an event loop; raises at once inside one."""
         return ambient.run_sync(store, lambda engine: engine.run(self, input, execution_id=execution_id))
 
@@ -135,7 +139,7 @@ class Workflow:
         modified_state: Any = None,
         answered_by: str | None = None,
         store: str | Store | None = None,
-    ) -> RunResult:
+    ) -> RunResult[O]:
         """Answer a question and go on, or go on after a crash or a failure. See `Engine.resume` for errors."""
         _refuse_state(modified_state)
         engine = await ambient.engine(store)
@@ -148,7 +152,7 @@ class Workflow:
             answered_by=answered_by,
         )
 
-    def resume(self, execution_id: str, *, store: str | Store | None = None, **options: Any) -> RunResult:
+    def resume(self, execution_id: str, *, store: str | Store | None = None, **options: Any) -> RunResult[O]:
         """`aresume` for callers without an event loop."""
         _refuse_state(options.pop("modified_state", None))
         return ambient.run_sync(store, lambda engine: engine.resume(self, execution_id, **options))
@@ -162,7 +166,7 @@ class Workflow:
         modified_state: Any = None,
         new_id: str | None = None,
         store: str | Store | None = None,
-    ) -> RunResult:
+    ) -> RunResult[O]:
         """Branch into a new run from a checkpoint. The source is untouched; an open question is asked again under the
         new id."""
         engine = await ambient.engine(store)
@@ -177,7 +181,7 @@ class Workflow:
         modified_state: Any = None,
         new_id: str | None = None,
         store: str | Store | None = None,
-    ) -> RunResult:
+    ) -> RunResult[O]:
         """`afork` for callers without an event loop."""
         return ambient.run_sync(
             store,
@@ -186,7 +190,7 @@ class Workflow:
 
     async def _fork(
         self, engine: Any, execution_id: str, checkpoint_id: Any, value: Any, state: Any, new_id: str | None
-    ) -> RunResult:
+    ) -> RunResult[O]:
         _refuse_state(state)
         has_value = value is not _UNSET
         if has_value and checkpoint_id is not None:
@@ -200,12 +204,12 @@ class Workflow:
             new_id=new_id,
         )
 
-    async def aretry(self, execution_id: str, *, store: str | Store | None = None) -> RunResult:
+    async def aretry(self, execution_id: str, *, store: str | Store | None = None) -> RunResult[O]:
         """A new attempt of a failed run: its trailing errors are forgotten, everything else stands."""
         engine = await ambient.engine(store)
         return await engine.retry(self, execution_id)
 
-    def retry(self, execution_id: str, *, store: str | Store | None = None) -> RunResult:
+    def retry(self, execution_id: str, *, store: str | Store | None = None) -> RunResult[O]:
         """`aretry` for callers without an event loop."""
         return ambient.run_sync(store, lambda engine: engine.retry(self, execution_id))
 
@@ -259,6 +263,30 @@ async def _nested(drive: Drive, call: Call, function: Callable[..., Coroutine[An
     return await drive.calling.wait_arrived(call, outcome)
 
 
+class WorkflowDecorator(Protocol):
+    """What `@workflow(...)` is."""
+
+    @overload
+    def __call__(self, function: Callable[[], Coroutine[Any, Any, O]], /) -> Workflow[None, O]: ...
+    @overload
+    def __call__(self, function: Callable[[I], Coroutine[Any, Any, O]], /) -> Workflow[I, O]: ...
+    def __call__(self, function: Callable[..., Any], /) -> Workflow[Any, Any]: ...
+
+
+@overload
+def workflow(function: Callable[[], Coroutine[Any, Any, O]], /) -> Workflow[None, O]: ...
+@overload
+def workflow(function: Callable[[I], Coroutine[Any, Any, O]], /) -> Workflow[I, O]: ...
+@overload
+def workflow(
+    *,
+    name: str | None = None,
+    version: str | None = None,
+    accepts: Sequence[str] = (),
+    errors: Sequence[type[BaseException]] = (),
+) -> WorkflowDecorator: ...
+
+
 def workflow(
     function: Callable[..., Any] | None = None,
     *,
@@ -274,7 +302,7 @@ def workflow(
     raised again.
     """
 
-    def decorate(inner: Callable[..., Any]) -> Workflow:
+    def decorate(inner: Callable[..., Any]) -> Workflow[Any, Any]:
         return Workflow(inner, name=name, version=version, accepts=accepts, errors=errors)
 
     return decorate if function is None else decorate(function)

@@ -299,7 +299,7 @@ class SqliteDriver:
         with self._beat_lock, self._mapped(busy=DurableStorageError):
             if self._beater is None:
                 # A heartbeat that a power cut takes back harms nobody, so it waits for no disk.
-                self._beater = self._connect(timeout_ms=500, synchronous="NORMAL")
+                self._beater = self._connect(timeout_ms=_BUSY_MS, synchronous="NORMAL")
             return SqliteSession(self._beater, 0.0).run("worker_beat", {"id": worker_id}) == 1
 
     # --- the end ----------------------------------------------------------------------------------------
