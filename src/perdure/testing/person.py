@@ -25,7 +25,7 @@ RUN_ID = "run"
 FORK_ID = "run-fork"
 _MAX_TURNS = 100
 
-Attempt = Callable[[], Awaitable[RunResult[Any]]
+Attempt = Callable[[], Awaitable[RunResult[Any]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
