@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 from zlib import crc32
 
 from perdure.testing import audit, ledger
@@ -258,7 +258,7 @@ class _Place:
     def trace(self) -> list[str]:
         return self._result()["trace"]
 
-    def _result(self) -> dict:  # type: ignore[type-arg]
+    def _result(self) -> dict[str, Any]:
         return json.loads((self._directory / f"{self._last}.json").read_text())
 
     def _spawn(
