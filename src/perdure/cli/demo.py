@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -282,33 +283,35 @@ def _document(plan: Plan, tally: Tally, report: Report) -> dict[str, Any]:
 
 
 def _show_report(out: Console, plan: Plan, tally: Tally, report: Report) -> None:
-    out.print()
-    out.print("Rows that are not claims", style="bold")
-    for line, field, problem in report.malformed:
-        out.print(f"  line {line:>4}  {field}: {visible(problem)}")
-    for line, first in report.duplicates:
-        out.print(f"  line {line:>4}  claims the same as line {first}")
-    out.print()
-    out.print("Claims", style="bold")
+    # Whole lines, which the terminal wraps: a command with line ends in it cannot be copied.
+    line = partial(out.print, soft_wrap=True)
+    line()
+    line("Rows that are not claims", style="bold")
+    for number, field, problem in report.malformed:
+        line(f"  line {number:>4}  {field}: {visible(problem)}")
+    for number, first in report.duplicates:
+        line(f"  line {number:>4}  claims the same as line {first}")
+    line()
+    line("Claims", style="bold")
     for decision, count in sorted(report.decisions.items()):
-        out.print(f"  {count:>5}  {decision}")
+        line(f"  {count:>5}  {decision}")
     if report.pending:
-        out.print(f"  {len(report.pending):>5}  wait for an answer", style="yellow")
-    out.print()
-    out.print("Proof", style="bold")
+        line(f"  {len(report.pending):>5}  wait for an answer", style="yellow")
+    line()
+    line("Proof", style="bold")
     for check in report.checks:
-        out.print(
+        line(
             f"  {'ok  ' if check.is_true else 'FAIL'}  {check.name}: {check.detail}",
             style="" if check.is_true else "red",
         )
     worst = sum("between" in kill for kill in tally.kills)
-    out.print(f"        {tally.started} workers, {len(tally.kills)} of them killed, {worst} between payment and record")
-    out.print(
+    line(f"        {tally.started} workers, {len(tally.kills)} of them killed, {worst} between payment and record")
+    line(
         f"        {report.performed} operations performed and recorded;"
         f" {report.replayed} times one was read, not performed again"
     )
-    out.print()
-    out.print("Look around", style="bold")
-    out.print(f"  {'ledger':<15} {plan.folder / 'ledger.jsonl'}")
+    line()
+    line("Look around", style="bold")
+    line(f"  {'ledger':<15} {plan.folder / 'ledger.jsonl'}")
     for what, command in _commands(plan, report):
-        out.print(f"  {what:<15} {visible(command)}")
+        line(f"  {what:<15} {visible(command)}")

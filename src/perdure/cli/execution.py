@@ -207,7 +207,7 @@ def _follow(
     url: str,
     runner: str,
     is_json: bool,
-    call: Callable[[Engine], Awaitable[RunResult]],
+    call: Callable[[Engine], Awaitable[RunResult[Any]]],
     *,
     is_existing: bool = False,
     is_answer_missing: bool = False,
@@ -216,7 +216,7 @@ def _follow(
     if is_existing:
         _refuse_missing(url, run_id)
 
-    async def work() -> RunResult | BaseException:
+    async def work() -> RunResult[Any] | BaseException:
         import perdure
 
         # The loop is this command's own, so commits may be made on it: there is nobody whom that would hold up.
@@ -276,7 +276,7 @@ def _name_and_message(error: BaseException) -> tuple[str, str]:
     return type(error).__qualname__, str(error)
 
 
-def _result_lines(result: RunResult, runner: str, url: str) -> list[str]:
+def _result_lines(result: RunResult[Any], runner: str, url: str) -> list[str]:
     run_id = result.execution_id
     if result.status == "completed":
         return [f"Run {run_id} is completed.", json.dumps(plain(result.output), indent=2, ensure_ascii=False)]

@@ -83,9 +83,13 @@ def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def _show(out: Console, loaded: Loaded, document: dict[str, Any]) -> None:
     run = document["run"]
-    out.print(f"Run {visible(run['run_id'])}: {run['kind']} {visible(run['runner'])}, {run['status']}", style="bold")
+    out.print(
+        f"Run {visible(run['run_id'])}: {run['kind']} {visible(run['runner'])}, {run['status']}",
+        style="bold",
+        soft_wrap=True,
+    )
     for label, value in _facts(run):
-        out.print(f"  {label:<11} {visible(value)}")
+        out.print(f"  {label:<11} {visible(value)}", soft_wrap=True)
     out.print()
     out.print(_tree(fold(loaded.records, loaded.interrupts)))
     _show_checkpoints(out, document["checkpoints"])
