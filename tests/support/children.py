@@ -83,10 +83,12 @@ class Child:
     def wait_for(self, line: str) -> None:
         """Read until the child says this."""
         assert self.process.stdout is not None
-        for said in self.process.stdout:
-            if said.strip() == line:
+        said: list[str] = []
+        for text in self.process.stdout:
+            said.append(text.strip())
+            if said[-1] == line:
                 return
-        raise AssertionError(f"the child ended ({self.process.wait()}) without saying {line!r}")
+        raise AssertionError(f"the child ended ({self.process.wait()}) and said {said}, not {line!r}")
 
     def say(self, line: str) -> None:
         assert self.process.stdin is not None
