@@ -19,8 +19,9 @@ from typing import Any
 from perdure.core import codec, ids
 from perdure.core.fold import Journal, fold
 from perdure.core.leases import LeaseWatch
-from perdure.core.records import Claim, Loaded, NewRun, Record, RecordType, StoredRecord
+from perdure.core.records import Claim, Loaded, NewRun, Record, RecordType, RunFilter, StoredRecord
 from perdure.core.settings import EngineSettings
+from perdure.core.states import Status
 from perdure.engine.context import Running
 from perdure.engine.drive import Drive, DrivePlan
 from perdure.engine.news import News
@@ -187,6 +188,14 @@ class Host:
             except DurableStorageError as away:
                 log.warning("run %s waits for the store: %s", drive.run_id, away)
                 await asyncio.sleep(_RETRY_S)
+
+    async def take_stray(self, runners: dict[str, Runner]) -> None:
+        """Take up runs that are ours in the store and nobody drives: a claim whose commit was in doubt."""
+        rows = await self.store.run_list(RunFilter(status=Status.RUNNING, limit=1000))
+        stray = [r.run_id for r in rows if r.worker_id == self.worker_id and r.run_id not in self.drives]
+        if stray:
+            log.warning("taking up %d runs that were claimed without our knowing", len(stray))
+            await self.claim(runners, run_ids=stray, dead_workers=[self.worker_id], limit=len(stray))
 
     async def claim(self, runners: dict[str, Runner], **request: Any) -> list[Drive]:
         """Claim runs and launch them."""

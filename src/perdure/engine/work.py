@@ -22,6 +22,7 @@ class Work:
         self._runners = runners
         self._most = concurrency or host.settings.max_concurrent_runs
         self._is_stopping = False
+        self._had_more = False
 
     def stop(self) -> None:
         """Claim nothing more; `run` returns soon. Drives are the host's to end."""
@@ -58,9 +59,18 @@ class Work:
         if len(host.drives) >= self._most:
             return _IDLE_S
         due_s = await host.store.run_due_in(list(self._runners))
-        has_peers = any(worker.worker_id != host.worker_id for worker in await host.store.worker_list())
+        workers = await host.store.worker_list()
+        has_peers = any(worker.worker_id != host.worker_id for worker in workers)
+        await self._look_for_strays(sum(w.run_count for w in workers if w.worker_id == host.worker_id))
         wait_s = host.settings.poll_s if has_peers else _IDLE_S
         return max(0.01, min(wait_s, due_s)) if due_s is not None else wait_s
+
+    async def _look_for_strays(self, owned_count: int) -> None:
+        """More runs are ours than we drive, twice in a row: not just one being loaded."""
+        is_more = owned_count > len(self._host.drives)
+        if is_more and self._had_more:
+            await self._host.take_stray(self._runners)
+        self._had_more = is_more
 
     async def _is_idle(self) -> bool:
         """Nothing of ours is running, runnable, due soon, or held by a live peer that may still die with it."""

@@ -159,9 +159,7 @@ class PostgresDriver:
                 tune(connection)
         self._writer = connection
         self._writer_pid = connection.info.backend_pid
-        self._groups = GroupWriter(
-            Wire(connection, is_preparing=self._is_preparing), self._schema, self._channel
-        )
+        self._groups = GroupWriter(Wire(connection, is_preparing=self._is_preparing), self._schema, self._channel)
         return connection
 
     def _drop_writer(self) -> None:

@@ -51,9 +51,7 @@ class GroupWriter:
         self._channel = channel.encode()
         self._group = Statement("group_write", named["group_write"], schema)
         self._state = Statement("group_state", named["group_state"], schema)
-        self._lone = [
-            _lone_statement(named["group_lone"], schema, count) for count in range(1, MAX_LONE_RECORDS + 1)
-        ]
+        self._lone = [_lone_statement(named["group_lone"], schema, count) for count in range(1, MAX_LONE_RECORDS + 1)]
 
     def write(self, batches: Sequence[Batch], *, doubtful: Collection[Lane], is_told: bool) -> None:
         """Commit the group and fill in the replies. `doubtful`: lanes whose batch may be stored already.
@@ -82,9 +80,7 @@ class GroupWriter:
             text(lane.worker_id),
             integer(batch.first_n),
         )
-        values = [
-            pack(value) for record in records for (_, pack), value in zip(_LONE_COLUMNS, record, strict=True)
-        ]
+        values = [pack(value) for record in records for (_, pack), value in zip(_LONE_COLUMNS, record, strict=True)]
         return self._wire.command(self._lone[len(records) - 1], (*head, *values)) > 0
 
     def _write_group(self, batches: Sequence[Batch], is_told: bool) -> dict[str, str | None]:
@@ -118,9 +114,7 @@ def judge(batch: Batch, state: Sequence[Any] | None, *, is_doubtful: bool) -> No
     elif is_terminal(state[4]):
         batch.refusal = RunLost(lane.run_id, f"it is {state[4]}")
     else:
-        batch.refusal = RunLost(
-            lane.run_id, f"it is worker {state[2]}'s now (fence {state[1]}, ours was {lane.fence})"
-        )
+        batch.refusal = RunLost(lane.run_id, f"it is worker {state[2]}'s now (fence {state[1]}, ours was {lane.fence})")
 
 
 def _is_stored(batch: Batch, state: Sequence[Any]) -> bool:
@@ -155,9 +149,7 @@ def _is_lone(batch: Batch) -> bool:
 
 def _lone_statement(sql: str, schema: str, count: int) -> Statement:
     rows = (
-        f"({n}, "
-        + ", ".join(f":v{n}_{column}::{cast}" for column, (cast, _) in enumerate(_LONE_COLUMNS))
-        + ")"
+        f"({n}, " + ", ".join(f":v{n}_{column}::{cast}" for column, (cast, _) in enumerate(_LONE_COLUMNS)) + ")"
         for n in range(1, count + 1)
     )
     return Statement(f"group_lone_{count}", sql.replace(":records", ", ".join(rows)), schema)
@@ -220,9 +212,7 @@ def _record_columns(batches: Sequence[Batch]) -> dict[str, bytes]:
     return arrays | {
         "record_runs": texts([batch.lane.run_id for batch in batches for _ in batch.records]),
         "record_ns": integers([n for batch in batches for n in range(1, len(batch.records) + 1)]),
-        "record_is_change": booleans(
-            [_is_change(batch, record) for batch in batches for record in batch.records]
-        ),
+        "record_is_change": booleans([_is_change(batch, record) for batch in batches for record in batch.records]),
     }
 
 

@@ -64,9 +64,7 @@ class Presence:
                 return Wire(self._connection, is_preparing=False).command(self._beat, params) > 0
             except (psycopg.Error, StoreBusy, StoreLost) as error:
                 self._drop()
-                raise DurableStorageError(
-                    f"heartbeat of worker {self._worker_id} not counted: {error}"
-                ) from error
+                raise DurableStorageError(f"heartbeat of worker {self._worker_id} not counted: {error}") from error
 
     def is_held(self) -> bool:
         """Whether the lock was held when last looked at: False from the first beat that failed until the

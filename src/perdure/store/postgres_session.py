@@ -39,9 +39,7 @@ _RECORD_ARRAYS = (
 class PostgresSession:
     """See `driver.Session`. `has_written` tells whether there is news for others."""
 
-    def __init__(
-        self, connection: psycopg.Connection[Any], schema: str, mode: str = "", *, is_preparing: bool
-    ) -> None:
+    def __init__(self, connection: psycopg.Connection[Any], schema: str, mode: str = "", *, is_preparing: bool) -> None:
         self._connection = connection
         self._schema = schema
         self._is_preparing = is_preparing

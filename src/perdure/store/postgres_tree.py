@@ -82,9 +82,7 @@ def _write_beside(session: Session, batch: Batch, *, old: str, is_cancel_request
     if change is None:
         return
     # A statement of its own after the lock: it sees every answer that was committed before we got it.
-    has_undelivered = (
-        change.status == Status.WAITING and session.one("run_has_answers", {"id": run_id}) is not None
-    )
+    has_undelivered = change.status == Status.WAITING and session.one("run_has_answers", {"id": run_id}) is not None
     batch.status = settle(change, is_cancel_requested=is_cancel_requested, has_undelivered=has_undelivered)
     if not may_settle(old, batch.status):
         raise DurableConflictError(f"run {run_id} is {old} and cannot become {batch.status}")

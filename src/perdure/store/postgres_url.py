@@ -62,9 +62,7 @@ def redacted(url: str) -> str:
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
     name, colon, _ = user.partition(":")
-    query = [
-        (key, "***" if key in ("password", "direct") else value) for key, value in parse_qsl(parts.query)
-    ]
+    query = [(key, "***" if key in ("password", "direct") else value) for key, value in parse_qsl(parts.query)]
     return urlunsplit(
         (
             parts.scheme,

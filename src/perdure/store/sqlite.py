@@ -3,15 +3,11 @@
 One file, WAL, `synchronous=FULL`, any number of processes. Every write takes the lock with `BEGIN IMMEDIATE`,
 so it never fails half way for a lock.
 
-The GIL shapes the writing: each statement gives it up and, while the loop computes, waits up to 5 ms to get
-it back. `executemany` does that once per row; so rows go into statements of many rows, and a group is few
-statements.
+How a group is written is in `sqlite_group`.
 """
 
 from __future__ import annotations
 
-import itertools
-import json
 import os
 import sqlite3
 import threading
@@ -21,20 +17,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from perdure.core.records import StoredRecord, WorkerRow
-from perdure.core.states import Status, is_terminal
+from perdure.core.records import WorkerRow
 from perdure.errors import (
     DurableConflictError,
     DurableLimitError,
     DurableStorageError,
     PerdureError,
-    RunLost,
     SerializationError,
 )
-from perdure.store import filesystem, migrate, queries, rows
+from perdure.store import filesystem, migrate, rows
 from perdure.store.base import Lane
-from perdure.store.driver import Batch, Params, StoreBusy, T, may_settle, settle, settled_records
+from perdure.store.driver import Batch, StoreBusy, T
 from perdure.store.presence import Presence
+from perdure.store.sqlite_group import SqliteSession, insert
 
 APPLICATION_ID = 0x50445552
 """Marks the file as ours ("PDUR"), so that no other program's database is migrated."""
@@ -43,57 +38,11 @@ _BUSY_MS = 5_000
 _SETUP_S = 30.0
 _WATCH_S = 0.05
 _IDLE_READERS = 4
-_ROW = "(" + ", ".join("?" * len(StoredRecord._fields)) + ")"
-_INSERT_SIZES = (256, 64, 16, 8, 4, 3, 2, 1)
-_INSERT = {
-    size: f"INSERT INTO record ({', '.join(name.split('.')[1] for name in rows.COLUMNS['record'])}) VALUES "
-    + ", ".join([_ROW] * size)
-    for size in _INSERT_SIZES
-}
-_ADVANCE = """
-UPDATE run SET seq = seq + ?, entry_n = ?, updated_at = ?
-WHERE id = ? AND fence = ? AND worker_id = ? AND entry_n < ? {also} RETURNING seq, status, cancel_requested
-"""
-_COUNT = _ADVANCE.format(also="")
-_COUNT_AND_CHANGE = _ADVANCE.format(also="AND status NOT IN ('completed', 'failed', 'cancelled')")
 _BUSY_CODES = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_SCHEMA}
 
 _leaked: list[Any] = []
 """Connections inherited by a forked child. Closing one would drop the parent's locks' bookkeeping; they are
 kept."""
-
-
-class SqliteSession:
-    """A connection in a transaction; see `driver.Session`."""
-
-    __slots__ = ("_connection", "_queries", "now")
-
-    def __init__(self, connection: sqlite3.Connection, now: float) -> None:
-        self._connection = connection
-        self._queries = queries.load("sqlite")
-        self.now = now
-
-    def all(self, query: str, params: Params | None = None) -> list[tuple[Any, ...]]:
-        return self._execute(query, params).fetchall()
-
-    def one(self, query: str, params: Params | None = None) -> tuple[Any, ...] | None:
-        # All rows are fetched, so that no statement stays open in a transaction that is about to end.
-        found = self._execute(query, params).fetchall()
-        return found[0] if found else None
-
-    def run(self, query: str, params: Params | None = None) -> int:
-        return self._execute(query, params).rowcount
-
-    def many(self, query: str, params: Sequence[Params]) -> None:
-        for values in params:
-            self._execute(query, values)
-
-    def insert_records(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        _insert(self._connection, rows)
-
-    def _execute(self, query: str, params: Params | None) -> sqlite3.Cursor:
-        values = {key: json.dumps(value) if isinstance(value, list) else value for key, value in (params or {}).items()}
-        return self._connection.execute(self._queries[query], values)
 
 
 class SqliteDriver:
@@ -203,7 +152,7 @@ class SqliteDriver:
                 pending: list[rows.Row] = []
                 for batch in batches:
                     _write_batch(connection, batch, now, pending, doubtful)
-                _insert(connection, pending)
+                insert(connection, pending)
         except Exception:
             raise
         except BaseException:
@@ -369,123 +318,6 @@ class _Watcher(threading.Thread):
                 self._stopped.wait(_WATCH_S)
         finally:
             connection.close()
-
-
-def _write_batch(
-    connection: sqlite3.Connection, batch: Batch, now: float, pending: list[rows.Row], doubtful: set[Lane]
-) -> None:
-    lane = batch.lane
-    state = _create(connection, batch, now) if batch.create else _advance(connection, batch, now)
-    if state is None:
-        _explain(connection, batch, is_doubtful=lane in doubtful)
-        return
-    last_seq, old_status, is_cancel_requested = state
-    if batch.questions or batch.delivered or batch.change is not None:
-        _write_beside(connection, batch, now, old_status, bool(is_cancel_requested))
-    records = batch.records if batch.change is None else settled_records(batch)
-    pending += rows.record_rows(lane.run_id, last_seq - len(records) + 1, records, now)
-
-
-def _advance(connection: sqlite3.Connection, batch: Batch, now: float) -> tuple[int, str, int] | None:
-    """Count the entries and take their numbers in one statement; None if the lane has lost the run."""
-    lane, count = batch.lane, len(batch.records)
-    is_root = lane.root_id == lane.run_id
-    values = (
-        count if is_root else 0,
-        batch.last_n,
-        now,
-        lane.run_id,
-        lane.fence,
-        lane.worker_id,
-        batch.first_n,
-    )
-    state = connection.execute(_COUNT if batch.change is None else _COUNT_AND_CHANGE, values).fetchone()
-    if state is not None and not is_root:
-        session = SqliteSession(connection, now)
-        state = (_take_from_root(session, lane.root_id, lane.run_id, count), *state[1:])
-    return state
-
-
-def _take_from_root(session: SqliteSession, root_id: str, run_id: str, count: int) -> int:
-    taken = session.one("seq_take", {"root_id": root_id, "count": count})
-    if taken is None:
-        raise DurableConflictError(f"run {run_id} belongs to {root_id}, which does not exist")
-    session.run("seq_note", {"id": run_id, "seq": taken[0]})
-    return taken[0]
-
-
-def _create(connection: sqlite3.Connection, batch: Batch, now: float) -> tuple[int, str, int] | None:
-    lane, new = batch.lane, batch.create
-    assert new is not None
-    session = SqliteSession(connection, now)
-    if session.one("run_get", {"id": new.run_id}) is not None:
-        return None
-    count = len(batch.records)
-    is_root = new.root_id == new.run_id
-    session.run(
-        "run_insert",
-        rows.new_run(
-            new,
-            worker_id=lane.worker_id,
-            fence=lane.fence,
-            seq=count if is_root else 0,
-            entry_n=batch.last_n,
-            now=now,
-        ),
-    )
-    last_seq = count if is_root else _take_from_root(session, new.root_id, new.run_id, count)
-    return last_seq, Status.RUNNING, 0
-
-
-def _explain(connection: sqlite3.Connection, batch: Batch, *, is_doubtful: bool) -> None:
-    """Why a batch was not written: stored already, id taken, or lost."""
-    lane = batch.lane
-    found = connection.execute(
-        "SELECT fence, worker_id, entry_n, status FROM run WHERE id = ?", (lane.run_id,)
-    ).fetchone()
-    if found is None:
-        batch.refusal = RunLost(lane.run_id, "it is not in the store")
-        return
-    fence, worker_id, entry_n, status = found
-    if is_doubtful and fence == lane.fence and entry_n >= batch.last_n:
-        batch.status = status
-    elif batch.create is not None:
-        batch.refusal = DurableConflictError(f"run {lane.run_id} exists already")
-    else:
-        owner = status if is_terminal(status) else f"worker {worker_id}'s" if worker_id else "nobody's"
-        batch.refusal = RunLost(lane.run_id, f"it is {owner} now (fence {fence}, ours was {lane.fence})")
-
-
-def _write_beside(
-    connection: sqlite3.Connection, batch: Batch, now: float, old_status: str, is_cancel_requested: bool
-) -> None:
-    run_id, change = batch.lane.run_id, batch.change
-    session = SqliteSession(connection, now)
-    for asked in batch.questions:
-        session.run("interrupt_insert", rows.question(run_id, asked, now))
-    for interrupt_id in batch.delivered:
-        session.run("interrupt_delivered", {"id": interrupt_id, "run_id": run_id, "now": now})
-    if change is None:
-        return
-    batch.status = settle(
-        change,
-        is_cancel_requested=is_cancel_requested,
-        has_undelivered=change.status == Status.WAITING and session.one("run_has_answers", {"id": run_id}) is not None,
-    )
-    if not may_settle(old_status, batch.status):
-        raise DurableConflictError(f"run {run_id} is {old_status} and cannot become {batch.status}")
-    session.run("run_change", rows.change(run_id, change, batch.status, now))
-    if is_terminal(batch.status):
-        session.run("interrupt_withdraw", {"run_id": run_id})
-
-
-def _insert(connection: sqlite3.Connection, records: Sequence[rows.Row]) -> None:
-    start, left = 0, len(records)
-    for size in _INSERT_SIZES:
-        while left >= size:
-            chunk = records[start : start + size] if left > size or start else records
-            connection.execute(_INSERT[size], list(itertools.chain.from_iterable(chunk)))
-            start, left = start + size, left - size
 
 
 def _statements(script: str) -> Iterator[str]:
