@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
+from tests.support.engines import opened
 
 from perdure import interrupt, step, workflow
 from perdure.core.records import StoredRecord
 from perdure.engine.engine import Engine
-from tests.support.engines import opened
 
 other: Engine
 

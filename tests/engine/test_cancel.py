@@ -6,9 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-
-from perdure import ChainCheckpointError, DurableRunError, interrupt, sleep, step, workflow
-from perdure.engine.engine import Engine
 from tests.support.engines import (
     Gate,
     bare,
@@ -18,6 +15,9 @@ from tests.support.engines import (
     row_of,
     status_that,
 )
+
+from perdure import ChainCheckpointError, DurableRunError, interrupt, sleep, step, workflow
+from perdure.engine.engine import Engine
 
 gate = Gate()
 ran: list[str] = []

@@ -6,6 +6,17 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.support.engines import (
+    HASTY,
+    Gate,
+    ids_of,
+    opened,
+    questions_of,
+    records_of,
+    row_of,
+    shape,
+    status_that,
+)
 
 from perdure import (
     AlreadyResumed,
@@ -23,17 +34,6 @@ from perdure import (
 )
 from perdure.engine.engine import Engine
 from perdure.flow.workflow import Workflow
-from tests.support.engines import (
-    HASTY,
-    Gate,
-    ids_of,
-    opened,
-    questions_of,
-    records_of,
-    row_of,
-    shape,
-    status_that,
-)
 
 YES = Resume(approved=True)
 NO = Resume(approved=False)
@@ -149,9 +149,7 @@ async def test_rule_a_run_that_is_run_here_is_waited_for(engine: Engine):
     assert ran == [1, "hold"]
 
 
-async def test_rule_a_run_that_is_run_elsewhere_is_waited_for_on_committed_rows(
-    engine: Engine, store_url: str
-):
+async def test_rule_a_run_that_is_run_elsewhere_is_waited_for_on_committed_rows(engine: Engine, store_url: str):
     async with opened(store_url) as other:
         run_id = await other.start(holding, 1)
         await gate.reached.wait()
@@ -172,9 +170,7 @@ async def test_rule_a_run_that_nobody_owns_is_claimed_and_goes_on(engine: Engine
 
 
 @pytest.mark.parametrize("other", [6, None, "5", 5.0])
-async def test_rule_other_input_under_an_existing_id_is_a_conflict_and_changes_nothing(
-    engine: Engine, other: Any
-):
+async def test_rule_other_input_under_an_existing_id_is_a_conflict_and_changes_nothing(engine: Engine, other: Any):
     await engine.run(anything, 5, execution_id="r1")
     before = await records_of(engine, "r1")
     with pytest.raises(DurableConflictError, match="r1"):
@@ -305,9 +301,7 @@ async def test_rule_a_retry_reopens_withdrawn_questions_under_the_same_id(engine
     assert (await engine.resume(flow, run_id, resume_value=YES)).output == [True, 7]
 
 
-async def test_rule_an_answer_that_was_not_consumed_is_delivered_after_a_retry(
-    engine: Engine, store_url: str
-):
+async def test_rule_an_answer_that_was_not_consumed_is_delivered_after_a_retry(engine: Engine, store_url: str):
     """Answered, then the run failed before its code came to the question's call: the decision is not lost."""
     code["is_broken"] = False
 

@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.support.engines import Gate, ids_of, questions_of, row_of, status_that
 
 from perdure import ChainCheckpointError, ChainError, DurableConflictError, Resume, interrupt, step, workflow
 from perdure.core.checkpoints import checkpoints
 from perdure.engine.engine import Engine
-from tests.support.engines import Gate, ids_of, questions_of, records_of, row_of, status_that
 
 YES = Resume(approved=True)
 NO = Resume(approved=False)
@@ -94,9 +94,7 @@ async def test_rule_a_new_input_with_a_checkpoint_is_refused(engine: Engine):
 
 
 @pytest.mark.parametrize("checkpoint", ["source:9999", "other:3", 1, "nonsense", "the end"])
-async def test_rule_what_is_no_checkpoint_of_the_run_is_refused_with_nothing_stored(
-    engine: Engine, checkpoint: Any
-):
+async def test_rule_what_is_no_checkpoint_of_the_run_is_refused_with_nothing_stored(engine: Engine, checkpoint: Any):
     from perdure.core.records import RunFilter
 
     await engine.run(counting, 10, execution_id="source")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.support.engines import HASTY, Gate, Turns, journal_of, opened, records_of, row_of
 
 from perdure import DurableRecoveryError, step, workflow
 from perdure.engine.engine import Engine
-from tests.support.engines import HASTY, Gate, Turns, journal_of, opened, records_of, row_of
 
 
 @step(name="identity.number")
@@ -104,9 +104,7 @@ async def test_rule_two_gathered_branches_never_swap_their_records(engine: Engin
     assert tokens == ["token 0", "token 1"]
 
 
-async def test_rule_another_name_at_a_recorded_place_stops_the_run_before_the_body(
-    engine: Engine, store_url: str
-):
+async def test_rule_another_name_at_a_recorded_place_stops_the_run_before_the_body(engine: Engine, store_url: str):
     ran: list[str] = []
     code = {"is_new": False}
     gate = Gate()
@@ -145,9 +143,7 @@ async def test_rule_another_name_at_a_recorded_place_stops_the_run_before_the_bo
     assert (await row_of(engine, run_id)).status == "needs_attention"
 
 
-async def test_rule_other_arguments_at_a_recorded_place_stop_the_run_and_name_both(
-    engine: Engine, store_url: str
-):
+async def test_rule_other_arguments_at_a_recorded_place_stop_the_run_and_name_both(engine: Engine, store_url: str):
     ran: list[int] = []
     code = {"amount": 100}
     gate = Gate()
@@ -182,9 +178,7 @@ async def test_rule_other_arguments_at_a_recorded_place_stop_the_run_and_name_bo
     assert ran == [100]
 
 
-async def test_rule_positional_keyword_and_defaulted_forms_of_a_call_are_one_call(
-    engine: Engine, store_url: str
-):
+async def test_rule_positional_keyword_and_defaulted_forms_of_a_call_are_one_call(engine: Engine, store_url: str):
     code = {"form": 0}
     gate = Gate()
 

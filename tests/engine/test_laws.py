@@ -10,6 +10,20 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.support.engines import (
+    HASTY,
+    Gate,
+    ids_of,
+    opened,
+    operation_of,
+    questions_of,
+    record_that,
+    records_of,
+    row_of,
+    shape,
+    status_that,
+)
+from tests.support.locks import write_lock
 
 from perdure import (
     AlreadyResumed,
@@ -27,20 +41,6 @@ from perdure import (
 )
 from perdure.core.records import RunFilter
 from perdure.engine.engine import Engine
-from tests.support.engines import (
-    HASTY,
-    Gate,
-    ids_of,
-    opened,
-    operation_of,
-    questions_of,
-    record_that,
-    records_of,
-    row_of,
-    shape,
-    status_that,
-)
-from tests.support.locks import write_lock
 
 YES = Resume(approved=True)
 NO = Resume(approved=False)
@@ -149,9 +149,7 @@ async def test_law_01_nothing_is_shown_while_the_store_cannot_commit(engine: Eng
 
 
 @pytest.mark.parametrize("recovery", ["idempotent", "manual"])
-async def test_law_02_everything_learnt_is_durable_before_a_body_that_is_not_safe(
-    engine: Engine, recovery: str
-):
+async def test_law_02_everything_learnt_is_durable_before_a_body_that_is_not_safe(engine: Engine, recovery: str):
     @step(name=f"laws.look {recovery}", recovery=recovery)
     async def look(run_id: str) -> list[Any]:
         return [[r.type, r.index] for r in await other.store.record_list(run_id) if r.kind == "step"]
@@ -175,9 +173,7 @@ async def test_law_03_a_write_under_an_older_fence_is_refused(engine: Engine):
     run_id = await engine.start(holding)
     await gate.reached.wait()
     drive = engine.host.drives[run_id]
-    await other.store.run_claim(
-        other.host.worker_id, run_ids=[run_id], dead_workers=[engine.host.worker_id]
-    )
+    await other.store.run_claim(other.host.worker_id, run_ids=[run_id], dead_workers=[engine.host.worker_id])
     before = shape(await records_of(other, run_id))
     gate.open()
     assert (await drive.ended).is_lost
@@ -213,9 +209,7 @@ async def test_law_04_an_answer_outlives_code_that_cannot_take_it(engine: Engine
         assert (await later.resume(flow, "r1")).output is False
 
 
-async def test_law_04_an_answer_given_while_nobody_runs_it_is_there_for_the_next_worker(
-    engine: Engine, store_url: str
-):
+async def test_law_04_an_answer_given_while_nobody_runs_it_is_there_for_the_next_worker(engine: Engine, store_url: str):
     paused = await engine.run(asking)
     await engine.close()
     await other.answer(paused.execution_id, YES)
@@ -236,9 +230,7 @@ async def test_law_05_three_parallel_questions_are_three_and_one_answer_is_for_o
         return list(await asyncio.gather(*(one(n) for n in range(3))))
 
     paused = await engine.run(flow)
-    first, second, third = (
-        q["interrupt_id"] for q in sorted(paused.pending_interrupts, key=lambda q: q["node_id"])
-    )
+    first, second, third = (q["interrupt_id"] for q in sorted(paused.pending_interrupts, key=lambda q: q["node_id"]))
     with pytest.raises(AmbiguousAnswer):
         await engine.resume(flow, paused.execution_id, resume_value=YES)
     paused = await engine.resume(flow, paused.execution_id, resume_value={second: YES})
@@ -360,7 +352,9 @@ async def test_law_08_a_value_comes_back_equal_with_its_type_and_order(engine: E
     first = await engine.run(flow, value, execution_id="r1")
     again = await other.run(flow, value, execution_id="r1")
     await other.fork(flow, "r1")
-    wrong = [n for n, seen in enumerate((*kept[0], *kept[1], first.output, again.output)) if exact(seen) != exact(value)]
+    wrong = [
+        n for n, seen in enumerate((*kept[0], *kept[1], first.output, again.output)) if exact(seen) != exact(value)
+    ]
     assert wrong == []
 
 
@@ -501,9 +495,7 @@ async def test_law_11_bad_input_is_refused_by_a_typed_error_with_nothing_stored(
 # --- 12. The event loop never waits -----------------------------------------------------------------------------------
 
 
-async def test_law_12_while_another_holds_the_write_lock_for_3_s_the_loop_goes_on(
-    engine: Engine, store_url: str
-):
+async def test_law_12_while_another_holds_the_write_lock_for_3_s_the_loop_goes_on(engine: Engine, store_url: str):
     """The one timed assertion: a heartbeat on the loop is never late by 50 ms because of Perdure.
 
     The machine itself may be late: the same heartbeat with no run at all gives the allowance.
@@ -585,9 +577,7 @@ async def test_law_13_a_lost_owner_cannot_end_the_run(engine: Engine):
     run_id = await engine.start(flow)
     await gate.reached.wait()
     drive = engine.host.drives[run_id]
-    await other.store.run_claim(
-        other.host.worker_id, run_ids=[run_id], dead_workers=[engine.host.worker_id]
-    )
+    await other.store.run_claim(other.host.worker_id, run_ids=[run_id], dead_workers=[engine.host.worker_id])
     gate.open()
     await drive.ended
     assert (await row_of(other, run_id)).status == "running"

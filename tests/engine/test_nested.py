@@ -8,10 +8,10 @@ import threading
 from typing import Any
 
 import pytest
+from tests.support.engines import HASTY, Gate, journal_of, opened
 
 from perdure import PerdureError, Resume, interrupt, operation_id, patched, step, workflow
 from perdure.engine.engine import Engine
-from tests.support.engines import HASTY, Gate, journal_of, opened
 
 YES = Resume(approved=True)
 ran: list[Any] = []

@@ -7,10 +7,10 @@ import contextlib
 from typing import Any
 
 import pytest
+from tests.support.engines import HASTY, Gate, bare, journal_of, opened, record_that, row_of
 
 from perdure import OperationError, UnawaitedOperation, step, workflow
 from perdure.engine.engine import Engine
-from tests.support.engines import HASTY, Gate, bare, journal_of, opened, record_that, row_of
 
 ran: list[str] = []
 
@@ -104,9 +104,7 @@ async def test_rule_an_undeclared_error_has_type_name_message_and_traceback_text
     assert "raise_undeclared" in error.traceback_text
 
 
-async def test_rule_a_run_that_failed_raises_its_recorded_error_to_everybody_who_asks(
-    engine: Engine, store_url: str
-):
+async def test_rule_a_run_that_failed_raises_its_recorded_error_to_everybody_who_asks(engine: Engine, store_url: str):
     @workflow
     async def flow() -> None:
         await raise_builtin()
@@ -243,9 +241,7 @@ async def test_rule_the_cancelled_body_is_really_cancelled_and_its_clean_up_runs
     await cleaned.wait()
 
 
-async def test_rule_the_loser_of_a_race_is_recorded_and_its_late_result_is_an_event(
-    engine: Engine, store_url: str
-):
+async def test_rule_the_loser_of_a_race_is_recorded_and_its_late_result_is_an_event(engine: Engine, store_url: str):
     """A body that swallows its cancellation and returns after all: the code does not see it, the stream does."""
     gate, last = Gate(), Gate()
 

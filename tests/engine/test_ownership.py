@@ -7,11 +7,11 @@ import os
 import signal
 
 import pytest
+from tests.support.children import LEASE_S, asking, child, effecting, staying, staying_manually
+from tests.support.engines import FAST, Gate, opened, record_that, records_of, row_of, shape
 
 from perdure import DurableRecoveryError, EngineSettings, Resume, RunLost, step, workflow
 from perdure.engine.engine import Engine
-from tests.support.children import LEASE_S, asking, child, effecting, staying, staying_manually
-from tests.support.engines import FAST, Gate, opened, record_that, records_of, row_of, shape
 
 QUICK = EngineSettings(lease_s=LEASE_S, poll_s=0.02, grace_s=5.0)
 gate = Gate()
@@ -49,9 +49,7 @@ async def holding() -> list[str]:
 
 async def take_over(taker: Engine, run_id: str, owner: Engine) -> None:
     """Claim a run as if its owner were known to be dead."""
-    claims = await taker.store.run_claim(
-        taker.host.worker_id, run_ids=[run_id], dead_workers=[owner.host.worker_id]
-    )
+    claims = await taker.store.run_claim(taker.host.worker_id, run_ids=[run_id], dead_workers=[owner.host.worker_id])
     assert [claim.run_id for claim in claims] == [run_id]
 
 
@@ -82,17 +80,13 @@ async def test_rule_nothing_a_lost_owner_does_is_recorded(engine: Engine, store_
     assert seen == ["went on"]
 
 
-async def test_rule_a_caller_that_waits_for_a_lost_run_gets_the_new_owners_result(
-    engine: Engine, store_url: str
-):
+async def test_rule_a_caller_that_waits_for_a_lost_run_gets_the_new_owners_result(engine: Engine, store_url: str):
     waiting = asyncio.ensure_future(engine.run(holding, execution_id="r1"))
     await gate.reached.wait()
     async with opened(store_url) as taker:
         first, gate.reached = gate.reached, asyncio.Event()
         assert first.is_set()
-        claims = await taker.host.claim(
-            {holding.name: holding}, run_ids=["r1"], dead_workers=[engine.host.worker_id]
-        )
+        claims = await taker.host.claim({holding.name: holding}, run_ids=["r1"], dead_workers=[engine.host.worker_id])
         assert len(claims) == 1
         await gate.reached.wait()
         gate.open()
@@ -115,9 +109,7 @@ async def test_rule_a_worker_whose_row_was_ended_stops_its_runs(store_url: str):
         assert (await other.run(holding, execution_id=run_id)).output == ["held", "after"]
 
 
-async def test_rule_shutdown_starts_nothing_records_what_ends_and_gives_the_run_back(
-    engine: Engine, store_url: str
-):
+async def test_rule_shutdown_starts_nothing_records_what_ends_and_gives_the_run_back(engine: Engine, store_url: str):
     async with opened(store_url) as first:
         run_id = await first.start(holding)
         await gate.reached.wait()
@@ -157,9 +149,7 @@ async def test_rule_two_workers_never_run_one_run_at_the_same_time(engine: Engin
     async with opened(store_url) as second, opened(store_url) as third:
         await asyncio.gather(*(worker.recover([flow]) for worker in (engine, second, third)))
     assert sorted(seen) == sorted(f"body {n}" for n in range(10))
-    assert [(await row_of(engine, f"r{n}")).fence for n in range(10)] == [
-        (await row_of(engine, "r0")).fence
-    ] * 10
+    assert [(await row_of(engine, f"r{n}")).fence for n in range(10)] == [(await row_of(engine, "r0")).fence] * 10
 
 
 def new_run(run_id: str, runner: str, value: int):  # type: ignore[no-untyped-def]

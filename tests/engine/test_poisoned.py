@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.support.engines import Gate, opened, records_of, row_of, shape
 
 from perdure import DurableLimitError, EngineSettings, Limits, RunLost, step, workflow
 from perdure.core.records import RunFilter
 from perdure.engine.engine import Engine
-from tests.support.engines import Gate, opened, records_of, row_of, shape
 
 gate = Gate()
 ran: list[Any] = []
@@ -43,9 +43,7 @@ async def big(size: int) -> str:
 
 async def refuse(engine: Engine, other: Engine, run_id: str) -> None:
     """The next entry of this run is refused: somebody else has claimed it."""
-    await other.store.run_claim(
-        other.host.worker_id, run_ids=[run_id], dead_workers=[engine.host.worker_id]
-    )
+    await other.store.run_claim(other.host.worker_id, run_ids=[run_id], dead_workers=[engine.host.worker_id])
 
 
 async def test_rule_after_a_refusal_every_journal_call_raises_run_lost(engine: Engine, store_url: str):

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.support.engines import HASTY, Gate, journal_of, opened, operation_of, record_that, row_of
 
 from perdure import DurableRecoveryError, idempotent, operation_id, step, workflow
 from perdure.core.records import Recovery
 from perdure.engine.engine import Engine
 from perdure.flow.workflow import Workflow
-from tests.support.engines import HASTY, Gate, journal_of, opened, operation_of, record_that, row_of
 
 gate = Gate()
 calls: list[Any] = []
@@ -111,9 +111,7 @@ async def test_rule_an_operation_in_doubt_that_is_idempotent_is_repeated_under_t
     assert calls == [f"{run_id}/0", f"{run_id}/0"]
 
 
-async def test_rule_an_idempotent_function_in_doubt_can_be_repeated_under_the_same_id(
-    engine: Engine, store_url: str
-):
+async def test_rule_an_idempotent_function_in_doubt_can_be_repeated_under_the_same_id(engine: Engine, store_url: str):
     run_id = await left_in_body(store_url, repeated_effect_flow)
 
     result = await engine.resume(repeated_effect_flow, run_id)
@@ -275,9 +273,7 @@ async def test_rule_an_unknown_policy_is_refused_when_the_function_is_registered
         step(recovery="sometimes")(lambda: None)
 
 
-async def test_rule_the_started_record_of_a_manual_operation_shows_what_was_begun(
-    engine: Engine, store_url: str
-):
+async def test_rule_the_started_record_of_a_manual_operation_shows_what_was_begun(engine: Engine, store_url: str):
     run_id = await left_in_body(store_url, manual_flow)
     op = await operation_of(engine, run_id, "0")
     assert (op.kind, op.name, op.recovery, op.arguments) == ("step", "manual_body", "manual", '{"n":1}')

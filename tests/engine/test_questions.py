@@ -6,6 +6,16 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.support.engines import (
+    Gate,
+    ids_of,
+    opened,
+    question_count,
+    questions_of,
+    record_that,
+    records_of,
+    row_of,
+)
 
 from perdure import (
     AlreadyResumed,
@@ -23,16 +33,6 @@ from perdure import (
 )
 from perdure.engine.engine import Engine
 from perdure.flow.workflow import Workflow
-from tests.support.engines import (
-    Gate,
-    ids_of,
-    opened,
-    question_count,
-    questions_of,
-    record_that,
-    records_of,
-    row_of,
-)
 
 YES = Resume(approved=True)
 NO = Resume(approved=False)
@@ -167,9 +167,7 @@ def asking_with(context: Any, *, in_body: bool, bind: bool) -> Workflow:
 
 
 @pytest.mark.parametrize("in_body", [True, False], ids=["in a body", "direct"])
-async def test_rule_a_changed_context_is_delivered_all_the_same_and_an_event_says_so(
-    engine: Engine, in_body: bool
-):
+async def test_rule_a_changed_context_is_delivered_all_the_same_and_an_event_says_so(engine: Engine, in_body: bool):
     flow = asking_with(10, in_body=in_body, bind=False)
     paused = await engine.run(flow)
     code["context"] = 11
@@ -251,9 +249,7 @@ async def test_rule_a_decision_has_approved_and_metadata_and_both_arrive(engine:
 
     paused = await engine.run(flow)
     metadata = {"note": "only half", "amount": 5.5, "tags": ["a", None]}
-    result = await engine.resume(
-        flow, paused.execution_id, resume_value=Resume(approved=False, metadata=metadata)
-    )
+    result = await engine.resume(flow, paused.execution_id, resume_value=Resume(approved=False, metadata=metadata))
     assert result.output == [False, metadata]
 
 
@@ -288,9 +284,7 @@ async def test_rule_partial_answers_leave_the_others_open(engine: Engine):
 async def test_rule_a_mapping_with_one_bad_id_stores_nothing(engine: Engine):
     paused = await engine.run(two_at_once)
     with pytest.raises(DurableNotFoundError):
-        await engine.resume(
-            two_at_once, paused.execution_id, resume_value={ids_of(paused)[0]: YES, "q_unknown": YES}
-        )
+        await engine.resume(two_at_once, paused.execution_id, resume_value={ids_of(paused)[0]: YES, "q_unknown": YES})
     assert {q.status for q in await questions_of(engine, paused.execution_id)} == {"pending"}
 
 
@@ -314,9 +308,7 @@ async def test_rule_an_answer_to_an_answered_question_is_refused(engine: Engine)
 async def test_rule_an_answer_to_a_question_of_another_run_is_refused(engine: Engine):
     one, other = await engine.run(two_at_once), await engine.run(two_at_once)
     with pytest.raises(DurableNotFoundError):
-        await engine.resume(
-            two_at_once, one.execution_id, resume_value=YES, interrupt_id=ids_of(other)[0]
-        )
+        await engine.resume(two_at_once, one.execution_id, resume_value=YES, interrupt_id=ids_of(other)[0])
     assert {q.status for q in await questions_of(engine, other.execution_id)} == {"pending"}
 
 
@@ -332,9 +324,7 @@ async def test_rule_an_address_beside_a_mapping_is_refused(engine: Engine):
     paused = await engine.run(two_in_a_row)
     [question] = ids_of(paused)
     with pytest.raises(InvalidInputError, match="interrupt_id"):
-        await engine.resume(
-            two_in_a_row, paused.execution_id, resume_value={question: YES}, interrupt_id=question
-        )
+        await engine.resume(two_in_a_row, paused.execution_id, resume_value={question: YES}, interrupt_id=question)
 
 
 async def test_rule_resuming_a_question_without_an_answer_is_refused(engine: Engine):
@@ -348,9 +338,7 @@ async def test_rule_who_answered_and_when_is_recorded_and_never_taken_from_the_a
     paused = await engine.run(two_at_once)
     first, second = ids_of(paused)
     claimed = Resume(approved=True, metadata={"answered_by": "the chief"})
-    await engine.resume(
-        two_at_once, paused.execution_id, resume_value={first: claimed}, answered_by="clerk"
-    )
+    await engine.resume(two_at_once, paused.execution_id, resume_value={first: claimed}, answered_by="clerk")
     await engine.resume(two_at_once, paused.execution_id, resume_value={second: claimed})
     by_id = {q.interrupt_id: q for q in await questions_of(engine, paused.execution_id)}
     assert by_id[first].answered_by == "clerk"

@@ -8,10 +8,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.support.engines import FAST, Gate, opened, operation_of, record_that, row_of, status_that
 
 from perdure import Resume, interrupt, sleep, step, workflow
 from perdure.engine.engine import Engine
-from tests.support.engines import FAST, Gate, operation_of, opened, record_that, row_of, status_that
 
 LEAVES = replace(FAST, stay_s=0.0)
 """A worker that keeps no quiet run in memory, however soon it is due."""
@@ -122,18 +122,14 @@ async def test_rule_an_answer_that_comes_while_a_run_becomes_quiet_is_not_missed
     answered: set[str] = set()
     async for event in engine.stream(run_id):
         if event.type == "suspended":
-            [row] = [
-                q for q in await engine.store.interrupt_list(run_id=run_id) if q.interrupt_id not in answered
-            ]
+            [row] = [q for q in await engine.store.interrupt_list(run_id=run_id) if q.interrupt_id not in answered]
             answered.add(row.interrupt_id)
             await engine.answer(run_id, {row.interrupt_id: YES})
             following = asyncio.ensure_future(engine.run(flow, execution_id=run_id))
     assert (await following).output == 10
 
 
-async def test_rule_the_deadline_of_a_sleep_is_stored_and_counted_from_its_record(
-    engine: Engine, store_url: str
-):
+async def test_rule_the_deadline_of_a_sleep_is_stored_and_counted_from_its_record(engine: Engine, store_url: str):
     async with opened(store_url) as first:
         run_id = await first.start(napping, 1000.0)
         first_due = (await status_that(first, run_id, "waiting")).due_at

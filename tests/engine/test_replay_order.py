@@ -12,12 +12,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from tests.support.engines import HASTY, Gate, Turns, opened, record_that
 
 from perdure import DurableRecoveryError, step, workflow
 from perdure.core.checkpoints import checkpoints
 from perdure.core.fold import fold
 from perdure.engine.engine import Engine
-from tests.support.engines import HASTY, Gate, Turns, opened, record_that
 
 NAMES = "abcde"
 FIRST_ORDER = ["d", "b", "e", "a", "c"]
@@ -287,9 +287,7 @@ async def test_rule_the_tools_of_asyncio_replay_exactly_from_every_prefix(engine
     assert world.tokens == [], "from the last checkpoint, everything is replayed"
 
 
-async def test_rule_at_replay_completions_are_released_one_at_a_time_in_recorded_order(
-    engine: Engine, store_url: str
-):
+async def test_rule_at_replay_completions_are_released_one_at_a_time_in_recorded_order(engine: Engine, store_url: str):
     """Order of completion the first time: c, a, b. All three are recorded before the replay begins."""
     turns, gate = Turns("cab"), Gate()
     seen: list[list[str]] = []
@@ -324,9 +322,7 @@ async def test_rule_at_replay_completions_are_released_one_at_a_time_in_recorded
     assert seen == [["c", "a", "b"], ["c", "a", "b"]]
 
 
-async def test_rule_no_body_starts_before_the_last_recorded_completion_is_released(
-    engine: Engine, store_url: str
-):
+async def test_rule_no_body_starts_before_the_last_recorded_completion_is_released(engine: Engine, store_url: str):
     """The branch that was in doubt is called first, and runs only when the others' records have been given back."""
     gate = Gate()
     seen: list[str] = []
@@ -413,9 +409,7 @@ async def test_rule_the_loops_clock_moves_only_with_the_records(engine: Engine):
 
 
 @pytest.mark.parametrize("what", ["socket", "server", "subprocess", "shell", "thread", "executor", "dns"])
-async def test_rule_sockets_threads_and_subprocesses_outside_a_step_raise_and_name_the_way(
-    engine: Engine, what: str
-):
+async def test_rule_sockets_threads_and_subprocesses_outside_a_step_raise_and_name_the_way(engine: Engine, what: str):
     async def attempt() -> Any:
         loop = asyncio.get_running_loop()
         match what:

@@ -7,6 +7,17 @@ import threading
 from typing import Any
 
 import pytest
+from tests.support.engines import (
+    HASTY,
+    Gate,
+    bare,
+    journal_of,
+    opened,
+    operation_of,
+    record_that,
+    records_of,
+    row_of,
+)
 
 from perdure import (
     ChainResumeError,
@@ -19,17 +30,6 @@ from perdure import (
 )
 from perdure.core.resume import Resume
 from perdure.engine.engine import Engine
-from tests.support.engines import (
-    HASTY,
-    Gate,
-    bare,
-    journal_of,
-    opened,
-    operation_of,
-    record_that,
-    records_of,
-    row_of,
-)
 
 AT_ONCE = RetryPolicy(max_attempts=4, initial_delay_s=0.0, max_delay_s=0.0)
 ran: list[Any] = []
@@ -100,9 +100,7 @@ async def test_rule_retries_is_the_number_of_further_attempts(engine: Engine):
         step(retries=-1)(quick.spec.function)
 
 
-async def test_rule_the_time_of_the_next_attempt_is_stored_and_survives_the_worker(
-    engine: Engine, store_url: str
-):
+async def test_rule_the_time_of_the_next_attempt_is_stored_and_survives_the_worker(engine: Engine, store_url: str):
     """The first worker leaves while it waits an hour; the next one waits on, with the attempts counted so far."""
 
     @step(retries=RetryPolicy(max_attempts=2, initial_delay_s=3600.0, max_delay_s=3600.0, jitter=0.0))

@@ -6,10 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.support.engines import Gate, opened, records_of
 
 from perdure import ChainCheckpointError, Event, Resume, interrupt, step, workflow
 from perdure.engine.engine import Engine
-from tests.support.engines import Gate, opened, records_of
 
 gate = Gate()
 

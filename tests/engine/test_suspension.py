@@ -6,9 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-
-from perdure import InterruptSignal, Resume, interrupt, step, workflow
-from perdure.engine.engine import Engine
 from tests.support.engines import (
     HASTY,
     Gate,
@@ -22,6 +19,9 @@ from tests.support.engines import (
     records_of,
     status_that,
 )
+
+from perdure import InterruptSignal, Resume, interrupt, step, workflow
+from perdure.engine.engine import Engine
 
 ran: list[Any] = []
 YES = Resume(approved=True)
@@ -152,9 +152,7 @@ async def test_rule_a_direct_interrupt_freezes_only_its_own_task(engine: Engine)
     await record_that(engine, run_id, type="completed", name="quick")
     [question] = await question_count(engine, run_id, 1)
     assert "after" not in ran
-    result = await engine.resume(
-        flow, run_id, resume_value=Resume(approved=True), interrupt_id=question.interrupt_id
-    )
+    result = await engine.resume(flow, run_id, resume_value=Resume(approved=True), interrupt_id=question.interrupt_id)
     assert result.output == [True, 1]
 
 
@@ -354,9 +352,7 @@ async def test_rule_an_answer_is_delivered_in_memory_if_the_run_is_there(engine:
     assert drives == ["code"]
 
 
-async def test_rule_an_answer_from_another_process_reaches_a_run_that_is_being_run(
-    engine: Engine, store_url: str
-):
+async def test_rule_an_answer_from_another_process_reaches_a_run_that_is_being_run(engine: Engine, store_url: str):
     gate = Gate()
 
     @step
@@ -377,9 +373,7 @@ async def test_rule_an_answer_from_another_process_reaches_a_run_that_is_being_r
     assert (await engine.run(flow, execution_id=run_id)).output == [False, None]
 
 
-async def test_rule_a_suspended_operation_survives_a_restart_with_its_siblings_records(
-    engine: Engine, store_url: str
-):
+async def test_rule_a_suspended_operation_survives_a_restart_with_its_siblings_records(engine: Engine, store_url: str):
     @workflow
     async def flow() -> list[Any]:
         return list(await asyncio.gather(quick(1), ask("a"), quick(2)))
@@ -467,9 +461,7 @@ async def test_rule_parallel_questions_are_all_open_at_once_and_answered_in_any_
     assert len(set(ids_of(paused))) == 3
 
     for name, answer in (("c", NO), ("a", YES)):
-        paused = await engine.resume(
-            flow, paused.execution_id, resume_value=answer, interrupt_id=by_name[name]
-        )
+        paused = await engine.resume(flow, paused.execution_id, resume_value=answer, interrupt_id=by_name[name])
         assert paused.status == "paused"
     result = await engine.resume(flow, paused.execution_id, resume_value={by_name["b"]: YES})
 

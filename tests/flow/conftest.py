@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
+from tests.support.engines import opened
 
 from perdure.engine.engine import Engine
-from tests.support.engines import opened
 
 
 @pytest.fixture

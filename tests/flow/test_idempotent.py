@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from tests.support.engines import HASTY, Gate, opened, records_of
 
 from perdure import IdempotencyError, Resume, idempotent, interrupt, operation_id, step, workflow
 from perdure.engine.engine import Engine
-from tests.support.engines import HASTY, Gate, opened, records_of
 
 ran: list[Any] = []
 gate = Gate()
@@ -250,9 +250,7 @@ async def test_rule_a_method_needs_a_stable_owner(engine: Engine):
     assert ran == [("a", "x"), ("b", "x")]
 
 
-async def test_rule_a_sync_function_called_by_workflow_code_runs_once_and_replays(
-    engine: Engine, store_url: str
-):
+async def test_rule_a_sync_function_called_by_workflow_code_runs_once_and_replays(engine: Engine, store_url: str):
     @workflow
     async def flow() -> list[str]:
         found = [pay_sync("a"), pay_sync("a"), pay_sync("b")]

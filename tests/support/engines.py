@@ -107,8 +107,7 @@ async def status_that(engine: Engine, run_id: str, *wanted: str) -> RunRow:
 def shape(records: Iterable[StoredRecord]) -> list[tuple[Any, ...]]:
     """What replay reads of records, without times and sequence numbers."""
     return [
-        (r.type, r.path, r.index, r.kind, r.name, r.digest, r.recovery, r.attempt, r.outcome, r.data)
-        for r in records
+        (r.type, r.path, r.index, r.kind, r.name, r.digest, r.recovery, r.attempt, r.outcome, r.data) for r in records
     ]
 
 

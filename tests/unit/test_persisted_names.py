@@ -1,0 +1,119 @@
+"""Names that are stored. Renaming one strands the runs that have it in their journal: then a migration belongs here, too."""
+
+from __future__ import annotations
+
+from perdure.core import codec, keys
+from perdure.core.records import Kind, OutcomeKind, QuestionStatus, RecordType, Recovery
+from perdure.core.states import Status
+
+
+def values(names: type) -> set[str]:
+    return {str(name) for name in names}  # type: ignore[attr-defined]
+
+
+def test_statuses_of_runs():
+    assert values(Status) == {
+        "queued",
+        "pending",
+        "running",
+        "waiting",
+        "retry_wait",
+        "needs_attention",
+        "completed",
+        "failed",
+        "cancelled",
+    }
+
+
+def test_types_of_records():
+    assert values(RecordType) == {
+        "submitted",
+        "status",
+        "started",
+        "attempt_failed",
+        "suspended",
+        "delivered",
+        "completed",
+        "dropped",
+        "answered",
+        "repeat",
+        "cancel",
+        "note",
+    }
+
+
+def test_kinds_of_operations():
+    assert values(Kind) == {
+        "workflow",
+        "step",
+        "effect",
+        "model",
+        "tool",
+        "node",
+        "route",
+        "patch",
+        "timer",
+        "value",
+        "interrupt",
+    }
+
+
+def test_recovery_policies():
+    assert values(Recovery) == {"safe", "idempotent", "manual"}
+
+
+def test_kinds_of_outcomes():
+    assert values(OutcomeKind) == {"value", "error", "cancelled"}
+
+
+def test_statuses_of_questions():
+    assert values(QuestionStatus) == {"pending", "answered", "withdrawn"}
+
+
+def test_tags_of_the_codec():
+    assert set(codec.TAGS) == TAGS
+
+
+def test_forms_of_keys():
+    """They are stored with every record, and handed to providers in operation ids."""
+    assert keys.operation_key("", 0) == "0"
+    assert keys.operation_key(keys.task_path("", 1), 2) == "~1/2"
+    assert keys.body_path("~1/2") == "~1/2!"
+    assert keys.idempotency_path("pay", "00") == "@pay:00"
+    assert keys.operation_id("run", "~1/2") == "run/~1/2"
+
+
+def test_digests_are_stored_and_may_not_change():
+    assert codec.digest('{"n":1}') == DIGEST
+
+
+TAGS = {
+    "$bytearray",
+    "$bytes",
+    "$complex",
+    "$counter",
+    "$dataclass",
+    "$date",
+    "$datetime",
+    "$decimal",
+    "$defaultdict",
+    "$deque",
+    "$dict",
+    "$enum",
+    "$float",
+    "$fraction",
+    "$frozenset",
+    "$int",
+    "$model",
+    "$namedtuple",
+    "$ordereddict",
+    "$path",
+    "$range",
+    "$set",
+    "$str",
+    "$time",
+    "$timedelta",
+    "$tuple",
+    "$uuid",
+}
+DIGEST = "984530e49acf879ea2a3b7c3062fca65"
