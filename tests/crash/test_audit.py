@@ -12,7 +12,7 @@ import pytest
 
 from perdure.testing import audit
 from perdure.testing.audit import Facts, Row
-from perdure.testing.ledger import Line, new_token, read
+from perdure.testing.ledger import Line, Told, new_token
 from perdure.testing.programs import INPUT, program
 from perdure.testing.roles import Job, perform
 
@@ -33,7 +33,7 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> Facts:
         result=str(directory / "result"),
     )
     outcome = asyncio.run(_perform(job))
-    return audit.facts(url, read(directory / "ledger"), outcome)
+    return audit.facts(url, directory / "ledger", outcome)
 
 
 async def _perform(job: Job) -> dict[str, Any]:
@@ -74,6 +74,16 @@ def _again(facts: Facts, type: str) -> Facts:
     row = {**_record(facts, type), "seq": len(facts.records) + 1}
     runs = [{**run, "seq": row["seq"]} for run in facts.runs]
     return replace(facts, records=[*facts.records, row], runs=runs)
+
+
+def _with_record(facts: Facts, type: str, at: int, **change: Any) -> Facts:
+    chosen = _record(facts, type, at)
+    return replace(facts, records=[{**row, **change} if row is chosen else row for row in facts.records])
+
+
+def _told(facts: Facts, what: dict[str, Any]) -> Facts:
+    """A killed process had been told this."""
+    return replace(facts, told=[*facts.told, Told(run_id="run", what=what, incarnation="x")])
 
 
 def _with_run(facts: Facts, **change: Any) -> Facts:
@@ -131,6 +141,18 @@ DOCTORED: dict[str, tuple[Callable[[Facts], Facts], str]] = {
     "not used": (
         lambda f: _with_line(f, "between", consumed=_line(f, "between").consumed[:1]),
         "uses: too many [], missing",
+    ),
+    "told of another end": (
+        lambda f: _told(f, {"completed": ["other"]}),
+        "and then it was",
+    ),
+    "told of a question that is not there": (
+        lambda f: _told(f, {"paused": ["q_0"]}),
+        "which is not stored",
+    ),
+    "another recorded result": (
+        lambda f: _with_record(f, "status", -1, data='["other"]'),
+        "the last process was told",
     ),
     "a question of nobody": (lambda f: _with_question(f, idx=77), "of no suspended operation"),
 }

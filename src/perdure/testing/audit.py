@@ -11,6 +11,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -19,7 +20,7 @@ from perdure.core.keys import operation_id, operation_key
 from perdure.core.records import RecordType
 from perdure.core.states import is_terminal
 from perdure.testing.faults import entry_name
-from perdure.testing.ledger import Line
+from perdure.testing.ledger import Line, Told, read, read_told
 from perdure.testing.programs import COMPOSED, INPUT, REFUSED
 
 Row = dict[str, Any]
@@ -39,6 +40,7 @@ class Facts:
     lines: Sequence[Line]
     outcome: dict[str, Any]
     killed: frozenset[str] = frozenset()
+    told: Sequence[Told] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,16 +75,17 @@ def read_tables(url: str) -> dict[str, list[Row]]:
         connection.close()
 
 
-def facts(url: str, lines: Sequence[Line], outcome: dict[str, Any], killed: Iterable[str] = ()) -> Facts:
-    """Read what is left."""
+def facts(url: str, ledger: str | Path, outcome: dict[str, Any], killed: Iterable[str] = ()) -> Facts:
+    """Read what is left. `outcome` is what the last process was told."""
     tables = read_tables(url)
     return Facts(
         runs=tables["run"],
         records=sorted(tables["record"], key=lambda row: (row["run_id"], row["seq"])),
         interrupts=tables["interrupt"],
-        lines=lines,
+        lines=read(ledger),
         outcome=outcome,
         killed=frozenset(killed),
+        told=read_told(ledger),
     )
 
 
@@ -118,6 +121,7 @@ def violations(facts: Facts, reference: Reference) -> list[str]:
         *_journals(facts),
         *_answers(facts),
         *_effects(facts),
+        *_promises(facts),
     ]
 
 
@@ -252,6 +256,22 @@ def _answer(facts: Facts, row: Row, is_over: bool) -> Iterator[str]:
 def _data(row: Row) -> dict[str, Any]:
     value = codec.decode(row["data"]) if row["data"] else None
     return value if isinstance(value, dict) else {}
+
+
+def _promises(facts: Facts) -> Iterator[str]:
+    """What anybody was told of a run is what became of it, tokens and all (law 1)."""
+    asked = {row["id"] for row in facts.interrupts}
+    for told in facts.told:
+        questions = told.what.get("paused")
+        if questions is None and facts.outcome.get(told.run_id) != told.what:
+            yield f"process {told.incarnation} was told {told.what}, and then it was {facts.outcome.get(told.run_id)}"
+        for interrupt_id in set(questions or ()) - asked:
+            yield f"process {told.incarnation} was told of question {interrupt_id}, which is not stored"
+    for row in facts.records:
+        if row["type"] == RecordType.STATUS and row["outcome"] == "completed":
+            output = facts.outcome.get(row["run_id"], {}).get("completed")
+            if codec.decode(row["data"]) != output:
+                yield f"run {row['run_id']} is recorded with {row['data']}, the last process was told {output}"
 
 
 # --- effects --------------------------------------------------------------------------------------------

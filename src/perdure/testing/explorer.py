@@ -20,7 +20,7 @@ from queue import SimpleQueue
 from typing import Any, ClassVar, Protocol
 from zlib import crc32
 
-from perdure.testing import audit, ledger
+from perdure.testing import audit
 from perdure.testing.programs import Program
 from perdure.testing.roles import Job
 from perdure.testing.zygote import Child, Zygote
@@ -253,7 +253,7 @@ class _Place:
 
     def facts(self, killed: Sequence[str]) -> audit.Facts:
         outcome = self._result()["outcome"]
-        return audit.facts(self._url, ledger.read(self._ledger), outcome, killed)
+        return audit.facts(self._url, self._ledger, outcome, killed)
 
     def trace(self) -> list[str]:
         return self._result()["trace"]

@@ -13,8 +13,11 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from perdure.flow.values import operation_id
+
+_TOLD = ".told"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +32,23 @@ class Line:
     is_failure: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a process was told of a run: `{"paused": [interrupt ids]}`, or its end."""
+
+    run_id: str
+    what: dict[str, Any]
+    incarnation: str
+
+
 class Ledger:
-    """The ledger, written by one process among others."""
+    """The ledger, written by one process among others. What people were told is in a file beside it."""
 
     def __init__(self, path: str, incarnation: str) -> None:
         self._path = path
         self._incarnation = incarnation
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._file = _open(path)
+        self._told = _open(path + _TOLD)
 
     def effect(self, label: str, consumed: Sequence[str]) -> str:
         """Act once: returns a fresh token."""
@@ -65,10 +78,22 @@ class Ledger:
             incarnation=self._incarnation,
             is_failure=is_failure,
         )
-        # One write: lines of several processes do not mix, and a process dies before its line or after it.
-        os.write(self._file, (json.dumps(asdict(line)) + "\n").encode())
-        os.fsync(self._file)
+        _write(self._file, asdict(line))
         return token
+
+    def tell(self, run_id: str, what: dict[str, Any]) -> None:
+        """Note what this process was told: from here on it must be true."""
+        _write(self._told, asdict(Told(run_id=run_id, what=what, incarnation=self._incarnation)))
+
+
+def _open(path: str) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+
+def _write(file: int, value: dict[str, Any]) -> None:
+    # One write: lines of several processes do not mix, and a process dies before its line or after it.
+    os.write(file, (json.dumps(value) + "\n").encode())
+    os.fsync(file)
 
 
 def new_token(label: str) -> str:
@@ -78,11 +103,20 @@ def new_token(label: str) -> str:
 
 def read(path: str | Path) -> list[Line]:
     """All lines, in the order in which they were written; none if nothing has happened."""
+    return [Line(**value) for value in _read(path)]
+
+
+def read_told(path: str | Path) -> list[Told]:
+    """What processes were told, in order."""
+    return [Told(**value) for value in _read(f"{path}{_TOLD}")]
+
+
+def _read(path: str | Path) -> list[dict[str, Any]]:
     try:
         text = Path(path).read_text()
     except FileNotFoundError:
         return []
-    return [Line(**json.loads(line)) for line in text.splitlines()]
+    return [json.loads(line) for line in text.splitlines()]
 
 
 _ledger: Ledger | None = None

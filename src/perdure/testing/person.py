@@ -16,9 +16,10 @@ from perdure.core.fold import fold
 from perdure.core.records import RunRow
 from perdure.core.resume import Resume
 from perdure.core.states import Status, is_terminal
-from perdure.engine.engine import Engine, RunResult
+from perdure.engine.engine import Engine
+from perdure.engine.results import RunResult
 from perdure.errors import AlreadyResumed, DurableRecoveryError, DurableRunError
-from perdure.testing.ledger import new_token
+from perdure.testing.ledger import ledger, new_token
 from perdure.testing.programs import Program
 
 RUN_ID = "run"
@@ -52,7 +53,7 @@ class Person:
             await self.engine.fork(self.program.workflow, RUN_ID, new_id=FORK_ID)
 
     async def _to_end(self, run_id: str, *, answers: bool) -> dict[str, Any]:
-        """`answers=False` refuses everything."""
+        """What became of the run. `answers=False` refuses everything."""
         run = self._run(run_id)
         attempt = run
         for _ in range(_MAX_TURNS):
@@ -60,14 +61,21 @@ class Person:
                 result = await attempt()
             except Exception as error:
                 outcome = await self._after_error(run_id, error)
-                if isinstance(outcome, dict):
-                    return outcome
-                attempt = outcome
-                continue
-            if result.status == "completed":
-                return {"completed": result.output}
-            attempt = await self._decide(run_id, answers) or run
-        raise AssertionError(f"run {run_id} does not come to an end")
+            else:
+                outcome = await self._after_result(run_id, result, answers)
+            if isinstance(outcome, dict):
+                ledger().tell(run_id, outcome)
+                return outcome
+            attempt = outcome or run
+        raise AssertionError(f"run {run_id} does not come to an end: {await self._row(run_id)}")
+
+    async def _after_result(
+        self, run_id: str, result: RunResult[Any], answers: bool
+    ) -> dict[str, Any] | Attempt | None:
+        if result.status == "completed":
+            return {"completed": result.output}
+        ledger().tell(run_id, {"paused": [question["interrupt_id"] for question in result.pending_interrupts]})
+        return await self._decide(run_id, answers)
 
     def _run(self, run_id: str) -> Attempt:
         return lambda: self.engine.run(self.program.workflow, self.program.value, execution_id=run_id)
