@@ -80,9 +80,7 @@ class Bench:
             time.sleep(_STATISTICS_S)
             after = postgres.counters(task.url)
             figures["wal_syncs_per_step"] = round((after.wal_syncs - before.wal_syncs) / figures["count"], 2)
-            figures["transactions_per_step"] = round(
-                (after.transactions - before.transactions) / figures["count"], 2
-            )
+            figures["transactions_per_step"] = round((after.transactions - before.transactions) / figures["count"], 2)
         return figures
 
     def _cold_resume(self, contender: Contender, task: Task) -> dict[str, Any]:

@@ -116,9 +116,7 @@ def _verdicts(verdicts: list[Verdict]) -> str:
 
 def _durability(summaries: list[Summary]) -> str:
     promises = {
-        (s.contender.label, s.contender.store): s.contender.durability
-        for s in summaries
-        if s.contender.durability
+        (s.contender.label, s.contender.store): s.contender.durability for s in summaries if s.contender.durability
     }
     lines = [_row([label, store, promise]) for (label, store), promise in promises.items()]
     return "\n".join([_row(["", "store", "a step's record"]), "|---|---|---|", *lines])

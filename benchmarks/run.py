@@ -55,8 +55,7 @@ def _measure(bench: Bench, arguments: argparse.Namespace) -> tuple[list[report.S
         value = f"{figures[plan.value]:>10,} {plan.unit}"
         print(f"{contender.workload:7}{contender.store:9}{contender.label:20}{value}", file=sys.stderr)
     summaries = [
-        report.Summary(contender=contender, measurements=tuple(figures))
-        for contender, figures in measured.items()
+        report.Summary(contender=contender, measurements=tuple(figures)) for contender, figures in measured.items()
     ]
     return summaries, failures
 
@@ -75,9 +74,7 @@ def _turns(arguments: argparse.Namespace) -> Iterator[Contender]:
 def _publish(
     summaries: list[report.Summary], failures: list[str], facts: dict[str, str], arguments: argparse.Namespace
 ) -> None:
-    results = {
-        (s.contender.workload, s.contender.store, s.contender.name, s.contender.mode): s for s in summaries
-    }
+    results = {(s.contender.workload, s.contender.store, s.contender.name, s.contender.mode): s for s in summaries}
     notes = [f"Medians of {arguments.runs} measurements; range = lowest to highest of them."]
     if arguments.quick:
         notes.append("QUICK run with small counts: it shows that the harness works, not how fast anybody is.")

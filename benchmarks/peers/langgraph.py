@@ -73,9 +73,7 @@ async def _async_saver(task: Task) -> AsyncIterator[Any]:
     from psycopg_pool import AsyncConnectionPool
 
     settings = {**CONNECTION, "row_factory": dict_row}
-    async with AsyncConnectionPool(
-        task.url, min_size=POOL, max_size=POOL, open=False, kwargs=settings
-    ) as pool:
+    async with AsyncConnectionPool(task.url, min_size=POOL, max_size=POOL, open=False, kwargs=settings) as pool:
         saver = AsyncPostgresSaver(pool)
         await saver.setup()
         yield saver
@@ -92,9 +90,7 @@ def _loop(count: int) -> Any:
     graph = StateGraph(Counter)
     graph.add_node("trivial", _trivial)
     graph.add_edge(START, "trivial")
-    graph.add_conditional_edges(
-        "trivial", lambda state: "trivial" if state["i"] < count else END, ["trivial", END]
-    )
+    graph.add_conditional_edges("trivial", lambda state: "trivial" if state["i"] < count else END, ["trivial", END])
     return graph
 
 
@@ -198,9 +194,7 @@ def _job(task: Task, gate: Gate | None) -> Any:
     graph = StateGraph(Job)
     graph.add_node("work", job_step)
     graph.add_edge(START, "work")
-    graph.add_conditional_edges(
-        "work", lambda state: "work" if state["step"] < task.steps else END, ["work", END]
-    )
+    graph.add_conditional_edges("work", lambda state: "work" if state["step"] < task.steps else END, ["work", END])
     return graph
 
 

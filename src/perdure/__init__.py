@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from perdure.core.resume import Resume
     from perdure.core.retry import RetryPolicy
     from perdure.core.settings import EngineSettings, Limits, get_config
-    from perdure.engine.engine import Engine, RunResult, open_engine
+    from perdure.engine.engine import Engine, open_engine
+    from perdure.engine.results import RunResult
     from perdure.engine.streams import Event
     from perdure.errors import (
         AlreadyResumed,
@@ -67,7 +68,7 @@ _WHERE = {
     "RetryPolicy": "core.retry",
     "RunBusy": "errors",
     "RunLost": "errors",
-    "RunResult": "engine.engine",
+    "RunResult": "engine.results",
     "SerializationError": "errors",
     "UnawaitedOperation": "errors",
     "Workflow": "flow.workflow",

@@ -45,9 +45,7 @@ def watcher(postgres_dsn: str) -> Iterator[Connection]:
 
 
 def journal(connection: Connection, run_id: str) -> list[tuple[Any, ...]]:
-    rows = connection.execute(
-        "SELECT seq, type, outcome FROM record WHERE run_id = %s ORDER BY seq", (run_id,)
-    )
+    rows = connection.execute("SELECT seq, type, outcome FROM record WHERE run_id = %s ORDER BY seq", (run_id,))
     return rows.fetchall()
 
 
@@ -81,9 +79,7 @@ def test_group_stores_texts_exactly(driver: PostgresDriver, other: Connection) -
 
 @pytest.mark.parametrize("text", ["\0", "\ud800"])
 @pytest.mark.parametrize("count", [1, 9])
-def test_group_refuses_what_is_no_text(
-    driver: PostgresDriver, other: Connection, text: str, count: int
-) -> None:
+def test_group_refuses_what_is_no_text(driver: PostgresDriver, other: Connection, text: str, count: int) -> None:
     """Text that Postgres cannot hold is an error with nothing stored, and the connection goes on."""
     run = started(driver)
     with pytest.raises(InvalidInputError):
@@ -92,21 +88,15 @@ def test_group_refuses_what_is_no_text(
     assert len(journal(other, run.run_id)) == 2
 
 
-def test_group_claimed_meanwhile_is_refused(
-    driver: PostgresDriver, other: Connection, watcher: Connection
-) -> None:
+def test_group_claimed_meanwhile_is_refused(driver: PostgresDriver, other: Connection, watcher: Connection) -> None:
     """A claim that commits between the group's snapshot and its lock refuses the run; the others are
     stored."""
     for count in (1, 9):  # the statement for a lone lane, and the one with arrays
         lost, kept = started(driver), started(driver)
         batches = [batch(lost, count)] if count == 1 else [batch(lost, count), batch(kept, count)]
         with other.transaction():
-            other.execute(
-                "UPDATE run SET fence = 2, worker_id = 'w2', entry_n = 0 WHERE id = %s", (lost.run_id,)
-            )
-            writing = Blocked(
-                lambda batches=batches: driver.write(batches), watcher, backend_pid(watcher, "driver")
-            )
+            other.execute("UPDATE run SET fence = 2, worker_id = 'w2', entry_n = 0 WHERE id = %s", (lost.run_id,))
+            writing = Blocked(lambda batches=batches: driver.write(batches), watcher, backend_pid(watcher, "driver"))
         writing.finish()
         assert isinstance(batches[0].refusal, RunLost)
         assert all(one.refusal is None for one in batches[1:])
@@ -123,16 +113,12 @@ def test_group_appended_meanwhile_continues_the_numbers(
         with other.transaction():
             other.execute("UPDATE run SET seq = seq + 5 WHERE id = %s", (run.run_id,))
             group = [batch(run, count)]
-            writing = Blocked(
-                lambda group=group: driver.write(group), watcher, backend_pid(watcher, "driver")
-            )
+            writing = Blocked(lambda group=group: driver.write(group), watcher, backend_pid(watcher, "driver"))
         writing.finish()
         assert [row[0] for row in journal(other, run.run_id)] == [1, *range(7, 7 + count)]
 
 
-def test_group_does_not_sleep_over_an_answer(
-    driver: PostgresDriver, other: Connection, watcher: Connection
-) -> None:
+def test_group_does_not_sleep_over_an_answer(driver: PostgresDriver, other: Connection, watcher: Connection) -> None:
     """An answer that commits between the group's snapshot and its lock makes the wait pending (law 4)."""
     run = started(driver)
     write(driver, batch(run, 1, questions=[question(run.run_id)]))
@@ -140,18 +126,14 @@ def test_group_does_not_sleep_over_an_answer(
     group = [batch(run, [record], change=waiting)]
     with other.transaction():
         other.execute("UPDATE run SET epoch = epoch + 1 WHERE id = %s", (run.run_id,))
-        other.execute(
-            "UPDATE interrupt SET status = 'answered', answer = '{}' WHERE run_id = %s", (run.run_id,)
-        )
+        other.execute("UPDATE interrupt SET status = 'answered', answer = '{}' WHERE run_id = %s", (run.run_id,))
         writing = Blocked(lambda: driver.write(group), watcher, backend_pid(watcher, "driver"))
     writing.finish()
     assert group[0].status == "pending"
     assert journal(other, run.run_id)[-1][1:] == ("status", "pending")
 
 
-def test_group_does_not_end_over_a_cancel(
-    driver: PostgresDriver, other: Connection, watcher: Connection
-) -> None:
+def test_group_does_not_end_over_a_cancel(driver: PostgresDriver, other: Connection, watcher: Connection) -> None:
     """A cancel that commits between the group's snapshot and its lock wins over the end (law 13)."""
     run = started(driver)
     record, completed = change("completed")
@@ -188,9 +170,7 @@ def test_group_settles_as_the_rules_say(driver: PostgresDriver, other: Connectio
         other.execute("UPDATE run SET cancel_requested = %s WHERE id = %s", (is_cancelled, run.run_id))
         if has_answer:
             other.execute("UPDATE interrupt SET status = 'answered' WHERE id = %s", (f"{run.run_id}:0",))
-        wanted = RunChange(
-            status=status.value, is_release=True, due_in_s=60.0, blocked_operation="op", error="bad"
-        )
+        wanted = RunChange(status=status.value, is_release=True, due_in_s=60.0, blocked_operation="op", error="bad")
         group = batch(run, [Record("status", outcome=status.value)], change=wanted)
         write(driver, group)
         expected = settle(wanted, is_cancel_requested=is_cancelled, has_undelivered=has_answer)
@@ -202,9 +182,7 @@ def test_group_settles_as_the_rules_say(driver: PostgresDriver, other: Connectio
         ).fetchone()
         assert stored == (expected, None, expected not in TERMINAL, expected != status, "op", "bad")
         assert journal(other, run.run_id)[-1][1:] == ("status", expected)
-        open_count = value(
-            other, "SELECT count(*) FROM interrupt WHERE run_id = %s AND status = 'pending'", run.run_id
-        )
+        open_count = value(other, "SELECT count(*) FROM interrupt WHERE run_id = %s AND status = 'pending'", run.run_id)
         assert open_count == (0 if expected in TERMINAL else 1 if has_answer else 2)
 
 
@@ -245,9 +223,7 @@ def test_group_numbers_a_tree_from_its_root(driver: PostgresDriver, other: Conne
 
 
 @pytest.mark.parametrize("depth", ["root", "below"])
-def test_group_locks_ascending(
-    driver: PostgresDriver, other: Connection, watcher: Connection, depth: str
-) -> None:
+def test_group_locks_ascending(driver: PostgresDriver, other: Connection, watcher: Connection, depth: str) -> None:
     """In whichever order its batches come, a group that waits for its first run holds none behind it.
 
     So two groups over the same runs cannot wait for each other.
@@ -288,9 +264,7 @@ def test_group_that_is_a_deadlock_victim_is_stored_when_sent_again(
 
 
 @pytest.mark.parametrize("count", [1, 9])
-def test_group_sent_again_after_a_lost_answer_is_stored_once(
-    postgres_dsn: str, other: Connection, count: int
-) -> None:
+def test_group_sent_again_after_a_lost_answer_is_stored_once(postgres_dsn: str, other: Connection, count: int) -> None:
     """The server has committed, the client does not know: sending again changes nothing and says so."""
     with proxied(postgres_dsn) as proxy:
         driver = PostgresDriver(proxy.dsn + "&direct=none")
@@ -347,9 +321,7 @@ def test_group_cut_off_at_its_lock_is_stored_when_sent_again(
     assert [row[0] for row in journal(other, run.run_id)] == [1, 2, 3]
 
 
-def test_transaction_cut_off_before_its_commit_is_not_ambiguous(
-    driver: PostgresDriver, watcher: Connection
-) -> None:
+def test_transaction_cut_off_before_its_commit_is_not_ambiguous(driver: PostgresDriver, watcher: Connection) -> None:
     """Nothing was stored for certain, so the writer may try again; afterwards the driver works."""
     pid = backend_pid(watcher, "driver")
 

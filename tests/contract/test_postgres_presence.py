@@ -218,9 +218,7 @@ def test_watch_passes_over_own_commits(driver: PostgresDriver) -> None:
     listener.stop()
 
 
-def test_watch_hears_nothing_of_a_transaction_that_wrote_nothing(
-    driver: PostgresDriver, peer: PostgresDriver
-) -> None:
+def test_watch_hears_nothing_of_a_transaction_that_wrote_nothing(driver: PostgresDriver, peer: PostgresDriver) -> None:
     """Claims that find nothing do not wake everybody else, who would then try to claim."""
     bell = Bell()
     listener = listening(peer, bell)

@@ -142,9 +142,7 @@ def test_url_parameters_are_ours_or_libpqs() -> None:
     assert psycopg.conninfo.conninfo_to_dict(parsed.conninfo)["application_name"] == "a b"
 
 
-@pytest.mark.parametrize(
-    "query", ["schema=a-b", "schema=1a", "schema=", 'schema=a"b', "schema=a%0a", "prepare=yes"]
-)
+@pytest.mark.parametrize("query", ["schema=a-b", "schema=1a", "schema=", 'schema=a"b', "schema=a%0a", "prepare=yes"])
 def test_url_with_a_wrong_parameter_is_refused(query: str) -> None:
     """A schema's name goes into SQL: nothing but a plain name is taken."""
     with pytest.raises(InvalidInputError):

@@ -98,7 +98,7 @@ async def failing() -> None:
     raise ValueError("on purpose")
 
 
-# --- existing ids ---------------------------------------------------------------------------------------------
+# --- existing ids -------------------------------------------------------------------------------------
 
 
 async def test_rule_a_completed_run_gives_its_result_again(engine: Engine):
@@ -238,7 +238,7 @@ async def test_rule_resume_by_another_runner_consumes_nothing(engine: Engine):
     assert (await engine.resume(asking, paused.execution_id, resume_value=YES)).output is True
 
 
-# --- terminal -------------------------------------------------------------------------------------------------
+# --- terminal -----------------------------------------------------------------------------------------
 
 
 async def test_rule_the_terminal_transaction_withdraws_open_questions_and_keeps_them(engine: Engine):
@@ -337,7 +337,7 @@ async def test_rule_cancelling_a_finished_run_changes_nothing(engine: Engine, fl
     assert await records_of(engine, "r1") == before
 
 
-# --- changed code -----------------------------------------------------------------------------------------------
+# --- changed code -------------------------------------------------------------------------------------
 
 
 def versioned(version: str | None, accepts: tuple[str, ...] = ()) -> Workflow:
@@ -353,7 +353,7 @@ def versioned(version: str | None, accepts: tuple[str, ...] = ()) -> Workflow:
 async def test_rule_another_version_is_refused_before_anything_runs(engine: Engine):
     await engine.run(versioned("1"), execution_id="r1")
     ran.clear()
-    with pytest.raises(DurableRecoveryError, match="'1'.*'2'"):
+    with pytest.raises(DurableRecoveryError, match=r"'1'.*'2'"):
         await engine.resume(versioned("2"), "r1", resume_value=YES)
     assert ran == []
 

@@ -1,4 +1,4 @@
-"""The laws of DESIGN §2, each by the shortest program that could break it. Rules behind them are tested beside this file."""
+"""The laws of DESIGN §2, each by the shortest program that could break it. The rules behind them are tested beside."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def holding() -> list[Any]:
     return [await note(1), await hold()]
 
 
-# --- 1. Committed, then seen ------------------------------------------------------------------------------
+# --- 1. Committed, then seen --------------------------------------------------------------------------
 
 
 async def test_law_01_a_result_is_seen_only_when_it_is_durable(engine: Engine):
@@ -145,7 +145,7 @@ async def test_law_01_nothing_is_shown_while_the_store_cannot_commit(engine: Eng
     assert (await waiting).output == ["held", 1]
 
 
-# --- 2. Commit before effect --------------------------------------------------------------------------------
+# --- 2. Commit before effect --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("recovery", ["idempotent", "manual"])
@@ -166,7 +166,7 @@ async def test_law_02_everything_learnt_is_durable_before_a_body_that_is_not_saf
         assert seen[2:] == [["started", 2]]
 
 
-# --- 3. One recorded owner ------------------------------------------------------------------------------------
+# --- 3. One recorded owner ----------------------------------------------------------------------------
 
 
 async def test_law_03_a_write_under_an_older_fence_is_refused(engine: Engine):
@@ -180,7 +180,7 @@ async def test_law_03_a_write_under_an_older_fence_is_refused(engine: Engine):
     assert shape(await records_of(other, run_id)) == before
 
 
-# --- 4. A decision is never lost ----------------------------------------------------------------------------
+# --- 4. A decision is never lost ----------------------------------------------------------------------
 
 
 async def test_law_04_an_answer_is_stored_and_the_run_runnable_in_one_step(engine: Engine):
@@ -218,7 +218,7 @@ async def test_law_04_an_answer_given_while_nobody_runs_it_is_there_for_the_next
         assert (await later.run(asking, execution_id=paused.execution_id)).output is True
 
 
-# --- 5. An answer answers one question --------------------------------------------------------------------------
+# --- 5. An answer answers one question ----------------------------------------------------------------
 
 
 async def test_law_05_three_parallel_questions_are_three_and_one_answer_is_for_one(engine: Engine):
@@ -250,7 +250,7 @@ async def test_law_05_nothing_is_approved_by_default_silence_or_an_empty_body(en
     assert [q.status for q in await questions_of(engine, paused.execution_id)] == ["pending"]
 
 
-# --- 6. Recorded means done ---------------------------------------------------------------------------------------
+# --- 6. Recorded means done ---------------------------------------------------------------------------
 
 
 async def test_law_06_a_completed_operation_never_runs_again(engine: Engine, store_url: str):
@@ -313,7 +313,7 @@ async def test_law_06_in_doubt_safe_and_idempotent_run_again_and_manual_stops(
         assert ran == [f"{run_id}/0"] * 2
 
 
-# --- 8. What went in comes out ---------------------------------------------------------------------------------
+# --- 8. What went in comes out ------------------------------------------------------------------------
 
 
 VALUES: list[Any] = [
@@ -416,7 +416,7 @@ async def test_law_08_arguments_that_cannot_be_recorded_fail_before_the_body(eng
     assert ran == []
 
 
-# --- 9. Storage is linear -----------------------------------------------------------------------------------------
+# --- 9. Storage is linear -----------------------------------------------------------------------------
 
 
 async def test_law_09_twice_the_content_takes_at_most_twice_the_bytes(engine: Engine):
@@ -444,7 +444,7 @@ async def test_law_09_twice_the_content_takes_at_most_twice_the_bytes(engine: En
     assert large / small < 4.2
 
 
-# --- 10. A fork touches nothing -----------------------------------------------------------------------------------
+# --- 10. A fork touches nothing -----------------------------------------------------------------------
 
 
 async def test_law_10_a_fork_touches_nothing_of_its_source_and_inherits_no_later_answer(engine: Engine):
@@ -468,7 +468,7 @@ def first_step(records: list[Any]) -> int:
     return next(r.seq for r in records if r.type == "completed")
 
 
-# --- 11. Bad input is refused at the door ---------------------------------------------------------------------------
+# --- 11. Bad input is refused at the door -------------------------------------------------------------
 
 
 async def test_law_11_bad_input_is_refused_by_a_typed_error_with_nothing_stored(engine: Engine):
@@ -492,7 +492,7 @@ async def test_law_11_bad_input_is_refused_by_a_typed_error_with_nothing_stored(
     assert ran == []
 
 
-# --- 12. The event loop never waits -----------------------------------------------------------------------------------
+# --- 12. The event loop never waits -------------------------------------------------------------------
 
 
 async def test_law_12_while_another_holds_the_write_lock_for_3_s_the_loop_goes_on(engine: Engine, store_url: str):
@@ -522,7 +522,7 @@ async def latest_beat_s(seconds: float) -> float:
     return late_s
 
 
-# --- 13. Terminal is final ---------------------------------------------------------------------------------------------
+# --- 13. Terminal is final ----------------------------------------------------------------------------
 
 
 async def test_law_13_a_completed_run_is_not_changed_by_anything(engine: Engine):
@@ -583,7 +583,7 @@ async def test_law_13_a_lost_owner_cannot_end_the_run(engine: Engine):
     assert (await row_of(other, run_id)).status == "running"
 
 
-# --- the sentence of the README -----------------------------------------------------------------------------------------
+# --- the sentence of the README -----------------------------------------------------------------------
 
 
 async def test_law_06_an_idempotent_functions_effect_happens_once_per_key(engine: Engine, store_url: str):

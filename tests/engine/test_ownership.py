@@ -167,7 +167,7 @@ def new_run(run_id: str, runner: str, value: int):  # type: ignore[no-untyped-de
     )
 
 
-# --- real processes -------------------------------------------------------------------------------------------
+# --- real processes -----------------------------------------------------------------------------------
 
 
 async def test_rule_a_killed_workers_run_is_recovered_at_once_by_its_successor(store_url: str):

@@ -120,7 +120,7 @@ async def test_rule_other_runs_of_the_same_worker_are_not_touched(engine: Engine
         assert (await drive.ended).is_lost
 
 
-# --- limits -------------------------------------------------------------------------------------------------
+# --- limits -------------------------------------------------------------------------------------------
 
 
 SMALL = EngineSettings(poll_s=0.02, limits=Limits(max_payload_bytes=1000, max_operations=10))

@@ -70,7 +70,7 @@ async def two_at_once() -> list[bool]:
     return list(await asyncio.gather(asking("a"), asking("b")))
 
 
-# --- identity -------------------------------------------------------------------------------------------
+# --- identity -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("flow", [two_in_a_row, two_in_one_body], ids=lambda flow: flow.name)
@@ -146,7 +146,7 @@ async def test_rule_a_direct_question_with_another_reason_stops_the_run_too(engi
         await engine.resume(flow, paused.execution_id, resume_value=YES)
 
 
-# --- context ----------------------------------------------------------------------------------------------
+# --- context ------------------------------------------------------------------------------------------
 
 
 def asking_with(context: Any, *, in_body: bool, bind: bool) -> Workflow:
@@ -238,7 +238,7 @@ async def test_rule_outside_a_run_nothing_can_be_asked():
         interrupt("anybody?")
 
 
-# --- answers ----------------------------------------------------------------------------------------------
+# --- answers ------------------------------------------------------------------------------------------
 
 
 async def test_rule_a_decision_has_approved_and_metadata_and_both_arrive(engine: Engine):

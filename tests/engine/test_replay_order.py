@@ -1,7 +1,8 @@
 """DESIGN "The run's loop": asyncio's own tools, replayed exactly from every prefix of their records.
 
-Each program notes in `seen` what it learnt, one note for each completion that is released to it. Its bodies end in an order of
-the test's choosing the first time and in another order afterwards, so only the journal can bring the same notes about again.
+Each program notes in `seen` what it learnt, one note for each completion that is released to it. Its bodies end in an
+order of the test's choosing the first time and in another order afterwards, so only the journal can bring the same
+notes about again.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ async def noting(name: str, seen: Seen) -> str:
     return found
 
 
-# --- the programs -----------------------------------------------------------------------------------------
+# --- the programs -------------------------------------------------------------------------------------
 
 
 async def gather(seen: Seen) -> Any:

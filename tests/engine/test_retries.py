@@ -181,7 +181,7 @@ async def test_rule_a_new_attempt_runs_the_failed_inner_calls_again_and_keeps_th
     assert ran == ["a", "b", "b", "b"]
 
 
-# --- retry() of a failed run -----------------------------------------------------------------------------
+# --- retry() of a failed run --------------------------------------------------------------------------
 
 
 async def test_rule_a_retry_runs_the_trailing_error_again_and_nothing_else(engine: Engine):
@@ -339,7 +339,7 @@ async def test_rule_an_own_error_of_the_workflow_is_retried_by_running_on(engine
     assert ran == ["quick 1"]
 
 
-# --- time limits ------------------------------------------------------------------------------------------
+# --- time limits --------------------------------------------------------------------------------------
 
 
 async def test_rule_an_async_body_over_its_limit_is_cancelled_and_tried_again(engine: Engine):

@@ -9,13 +9,7 @@ from hypothesis import strategies as st
 from perdure.core.delta import Delta, apply, diff
 
 KEYS = st.sampled_from(["a", "b", "c", "$d"])
-LEAVES = (
-    st.none()
-    | st.booleans()
-    | st.integers(0, 2)
-    | st.sampled_from([0.0, -0.0, 1.0])
-    | st.text("ab", max_size=3)
-)
+LEAVES = st.none() | st.booleans() | st.integers(0, 2) | st.sampled_from([0.0, -0.0, 1.0]) | st.text("ab", max_size=3)
 TREES = st.recursive(
     LEAVES,
     lambda inner: st.lists(inner, max_size=5) | st.dictionaries(KEYS, inner, max_size=4),

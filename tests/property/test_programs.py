@@ -58,15 +58,16 @@ def _plain(trace: Any) -> Any:
 
 
 async def _undisturbed(path: Path, data: list[Any], run_id: str) -> tuple[Any, list[StoredRecord]]:
+    programs.forget()
     async with open_engine(f"sqlite:///{path}") as engine:
         trace = await programs.finish(engine, data, run_id)
         return trace, await engine.store.record_list(run_id, limit=100_000)
 
 
 def _recorded(records: list[StoredRecord], run_id: str) -> set[str]:
-    """Ids of the operations whose outcome these records hold."""
+    """Ids of the operations whose value these records hold (what failed may be tried again by a retry of the run)."""
     journal = fold(records)
-    return {f"{run_id}/{key}" for key, op in journal.operations.items() if op.is_completed}
+    return {f"{run_id}/{key}" for key, op in journal.operations.items() if op.outcome == "value"}
 
 
 async def _from_prefix(
@@ -75,7 +76,7 @@ async def _from_prefix(
     """Go on from the first `seq` records: what they hold is neither changed nor performed again. Returns
     the trace."""
     cut(source, target, run_id, seq)
-    programs.performed.clear()
+    programs.forget()
     async with open_engine(f"sqlite:///{target}") as engine:
         trace = await programs.finish(engine, data, run_id)
         again = await engine.store.record_list(run_id, limit=100_000)
@@ -156,6 +157,7 @@ def test_program_killed_several_times_ends_as_undisturbed(store_url: str, data: 
         before: list[StoredRecord] = []
         for further in kills:
             seq += further
+            programs.forget()
             async with open_engine(store_url) as engine:
                 is_killed = await _until_killed(engine, data, run_id, seq)
                 records = await engine.store.record_list(run_id, limit=100_000)

@@ -11,9 +11,7 @@ from perdure.store.base import Lane
 from perdure.store.driver import Batch, Driver
 
 
-def lane(
-    run_id: str | None = None, *, worker_id: str = "w1", fence: int = 1, root_id: str | None = None
-) -> Lane:
+def lane(run_id: str | None = None, *, worker_id: str = "w1", fence: int = 1, root_id: str | None = None) -> Lane:
     """The end of one claim. Without an id a new one."""
     run_id = run_id or str(uuid.uuid4())
     return Lane(run_id=run_id, root_id=root_id or run_id, worker_id=worker_id, fence=fence)

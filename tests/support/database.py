@@ -15,6 +15,6 @@ def execute(url: str, statement: str) -> list[tuple[Any, ...]]:
     if url.startswith("sqlite"):
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection, connection:
             return connection.execute(statement).fetchall()
-    with psycopg.connect(url) as connection:
+    with psycopg.connect(url, options="-c search_path=perdure") as connection:
         cursor = connection.execute(statement)  # type: ignore[arg-type]
         return cursor.fetchall() if cursor.description else []

@@ -10,7 +10,8 @@ from typing import Any
 from perdure.core.fold import Journal, Operation, fold
 from perdure.core.records import InterruptRow, RunRow, StoredRecord
 from perdure.core.settings import EngineSettings
-from perdure.engine.engine import Engine, RunResult, open_engine
+from perdure.engine.engine import Engine, open_engine
+from perdure.engine.results import RunResult
 
 FAST = EngineSettings(lease_s=5.0, poll_s=0.02, grace_s=2.0)
 """A worker that looks for dead peers often; nothing here ends because time has passed."""
@@ -28,7 +29,7 @@ async def opened(url: str, settings: EngineSettings = FAST) -> AsyncIterator[Eng
         await engine.close()
 
 
-# --- looking at what is stored --------------------------------------------------------------------------
+# --- looking at what is stored ------------------------------------------------------------------------
 
 
 async def records_of(engine: Engine, run_id: str) -> list[StoredRecord]:
@@ -116,7 +117,7 @@ def ids_of(result: RunResult) -> list[str]:
     return [question["interrupt_id"] for question in result.pending_interrupts]
 
 
-# --- bodies the test holds in its hand ---------------------------------------------------------------------
+# --- bodies the test holds in its hand ----------------------------------------------------------------
 
 
 class Gate:

@@ -7,6 +7,7 @@ executions that saw the same things in the same order return the same. Steps ret
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,10 +27,16 @@ from perdure import (
     uuid4,
     workflow,
 )
-from perdure.engine.engine import RunResult
+from perdure.engine.results import RunResult
 
 performed: list[str] = []
 """Operation ids of the bodies that have begun in this process."""
+
+
+def forget() -> None:
+    """As a new process would be."""
+    performed.clear()
+    _has_failed.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +78,19 @@ async def fail(label: int) -> int:
     performed.append(operation_id())
     await asyncio.sleep(0)
     raise Failure(f"step {label}")
+
+
+_has_failed: set[str] = set()
+
+
+@step(name="program_flaky")
+async def fail_once(label: int) -> int:
+    """Raises at its first execution in this process, whichever attempt of the run that is."""
+    performed.append(operation_id())
+    if operation_id() not in _has_failed:
+        _has_failed.add(operation_id())
+        raise ConnectionError(f"step {label}")
+    return label * 13 + 1
 
 
 @step(name="program_slow")
@@ -136,6 +156,11 @@ async def _fail(node: Node, trace: Trace) -> None:
     except Exception as error:
         trace.append(["caught", str(error)])
         await block(node.children, trace)
+
+
+async def _flaky(node: Node, trace: Trace) -> None:
+    """Fails the run, which is then retried."""
+    trace.append(["flaky", await fail_once(node.label)])
 
 
 async def _loop(node: Node, trace: Trace) -> None:
@@ -228,7 +253,7 @@ async def _values(node: Node, trace: Trace) -> None:
 _KINDS = {
     "step": _step, "thread": _thread, "safe": _safe, "effect": _effect, "body": _body, "fail": _fail, "loop": _loop,
     "branch": _branch, "gather": _gather, "group": _group, "race": _race, "timeout": _timeout, "cancel": _cancel,
-    "sleep": _sleep, "ask": _ask, "ask inside": _ask_inside, "nested": _nested, "values": _values,
+    "sleep": _sleep, "ask": _ask, "ask inside": _ask_inside, "nested": _nested, "values": _values, "flaky": _flaky,
 }  # fmt: skip
 
 
@@ -267,7 +292,20 @@ def as_input(nodes: list[Node]) -> list[Any]:
     return _as_data(tuple(number(node) for node in nodes))
 
 
-_LEAVES = ("step", "thread", "safe", "effect", "body", "timeout", "cancel", "sleep", "ask", "ask inside", "values")
+_LEAVES = (
+    "step",
+    "thread",
+    "safe",
+    "effect",
+    "body",
+    "timeout",
+    "cancel",
+    "sleep",
+    "ask",
+    "ask inside",
+    "values",
+    "flaky",
+)
 
 _leaf = st.builds(Node, kind=st.sampled_from(_LEAVES), count=st.integers(1, 3))
 
@@ -295,8 +333,16 @@ def answers(result: RunResult) -> dict[str, Resume]:
 
 
 async def finish(engine: Engine, data: list[Any], run_id: str) -> Any:
-    """Run to the end, answering what is asked."""
-    result = await engine.run(program, data, execution_id=run_id)
+    """Run to the end: answer what is asked, retry what has failed."""
+    result = await _tried(engine, run_id, engine.run(program, data, execution_id=run_id))
     while result.status == "paused":
-        result = await engine.resume(program, run_id, resume_value=answers(result))
+        result = await _tried(engine, run_id, engine.resume(program, run_id, resume_value=answers(result)))
     return result.output
+
+
+async def _tried(engine: Engine, run_id: str, work: Awaitable[RunResult]) -> RunResult:
+    while True:
+        try:
+            return await work
+        except ConnectionError:
+            work = engine.retry(program, run_id)

@@ -20,9 +20,7 @@ def session(dsn: str) -> Iterator[psycopg.Connection[Any]]:
 class Blocked:
     """`work` in a thread, stopped at a lock that somebody holds."""
 
-    def __init__(
-        self, work: Callable[[], object], watcher: psycopg.Connection[Any], backend_pid: int
-    ) -> None:
+    def __init__(self, work: Callable[[], object], watcher: psycopg.Connection[Any], backend_pid: int) -> None:
         self._work = work
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)

@@ -32,7 +32,7 @@ from perdure import (
     step,
     workflow,
 )
-from perdure.engine.engine import RunResult
+from perdure.engine.results import RunResult
 from perdure.store.base import Store
 
 _reading = threading.Lock()

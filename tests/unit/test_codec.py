@@ -291,9 +291,7 @@ def test_little_stack_left_is_a_typed_error():
     assert at_depth(lambda: encode(value), room) == "SerializationError"
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[1] ", "NaN", '{"$date":"yesterday"}', '{"$nope":1}', '{"$set":[[1]]}']
-)
+@pytest.mark.parametrize("text", ["", "{", "[1] ", "NaN", '{"$date":"yesterday"}', '{"$nope":1}', '{"$set":[[1]]}'])
 def test_damaged_text_is_a_typed_error(text):
     with pytest.raises(SerializationError):
         decode(text)

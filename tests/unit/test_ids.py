@@ -28,8 +28,7 @@ def test_run_ids_grow_when_the_clock_goes_back(monkeypatch):
 def test_run_ids_of_threads_differ():
     made: list[list[str]] = [[] for _ in range(4)]
     threads = [
-        threading.Thread(target=lambda mine=mine: mine.extend(ids.run_id() for _ in range(2000)))
-        for mine in made
+        threading.Thread(target=lambda mine=mine: mine.extend(ids.run_id() for _ in range(2000))) for mine in made
     ]
     for thread in threads:
         thread.start()

@@ -217,9 +217,7 @@ def test_no_file_points_outside_the_repository() -> None:
 
 def test_no_file_cites_a_tracker_by_bare_number() -> None:
     """Why something is so belongs in the text; a bare number means nothing to who has another tracker."""
-    assert [
-        (_name(path), found[0]) for path, text in _texts() if (found := TRACKER_NUMBER.search(text))
-    ] == []
+    assert [(_name(path), found[0]) for path, text in _texts() if (found := TRACKER_NUMBER.search(text))] == []
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,7 @@ from perdure.errors import InvalidInputError, SerializationError
 
 
 def delays(policy: RetryPolicy, random: float = 0.0) -> list[float | None]:
-    return [
-        next_attempt(policy, failed, ValueError(), random) for failed in range(1, policy.max_attempts + 1)
-    ]
+    return [next_attempt(policy, failed, ValueError(), random) for failed in range(1, policy.max_attempts + 1)]
 
 
 def test_one_attempt_is_the_default():

@@ -20,7 +20,8 @@ from perdure.cli.values import decoded, parse_answer, parse_json, plain
 from perdure.errors import ChainResumeError, InvalidInputError, OperationError
 
 if TYPE_CHECKING:
-    from perdure.engine.engine import Engine, RunResult
+    from perdure.engine.engine import Engine
+    from perdure.engine.results import RunResult
 
 Input = Annotated[str | None, typer.Option("--input", metavar="JSON", help="The input, as JSON.", show_default=False)]
 InputFile = Annotated[

@@ -73,9 +73,7 @@ def check_id(value: object, field: str) -> str:
     if len(value) > MAX_ID_CHARS:
         raise InvalidInputError(field, f"must have at most {MAX_ID_CHARS} characters, not {len(value)}")
     if found := _UNPRINTABLE.search(value):
-        raise InvalidInputError(
-            field, f"must not contain U+{ord(found.group()):04X} (at character {found.start()})"
-        )
+        raise InvalidInputError(field, f"must not contain U+{ord(found.group()):04X} (at character {found.start()})")
     return str.__str__(value)
 
 

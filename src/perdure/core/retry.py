@@ -41,9 +41,7 @@ class RetryPolicy:
         _check_classes("give_up_on", self.give_up_on)
 
 
-def next_attempt(
-    policy: RetryPolicy, failed_attempts: int, error: BaseException, random: float
-) -> float | None:
+def next_attempt(policy: RetryPolicy, failed_attempts: int, error: BaseException, random: float) -> float | None:
     """Seconds until the next attempt, or None to give up.
 
     `failed_attempts` counts the one that failed just now, so it is at least 1; `random` is in [0, 1].

@@ -15,6 +15,7 @@ import collections
 import contextlib
 import contextvars
 import logging
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +78,7 @@ class Drive:
         self.plan = plan
         self.lane = plan.lane
         self.run_id = plan.lane.run_id
+        self.thread_id = threading.get_ident()
         self.journal = plan.journal
         self.store = plan.store
         self.settings = plan.settings
@@ -115,7 +117,7 @@ class Drive:
         self.loop = RunLoop(self, self._context)
         self.root: asyncio.Task[Any] | None = None
         plan.lane.loop = plan.loop
-        plan.lane.on_commit = self.recorder.committed
+        plan.lane.on_commit = self._committed
         plan.lane.on_refused = self._on_refused
 
     # Life.
@@ -237,6 +239,11 @@ class Drive:
         for watcher in watchers:
             if not watcher.done():
                 watcher.set_result(end)
+
+    def _committed(self) -> None:
+        self.recorder.committed()
+        if not self.bodies.is_running and not self.recorder.has_barriers:
+            self.pump()  # a commit may have been all that the run was waiting for
 
     def _on_refused(self, error: BaseException) -> None:
         """An entry was refused: whatever comes later of this run is dropped, here and in the writer."""

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from perdure.engine.drive import Drive
 
 
+_LEAST_STAY_S = 0.05
+"""A timer that is due now fires here, whatever the setting."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriveEnd:
     """How a drive ended. `status` is what the store now says; `is_lost` means that somebody else decides."""
@@ -49,7 +53,7 @@ class Ending:
         if due_s is None and not has_question:
             self._fail_stuck()
             return
-        if due_s is not None and due_s < self._drive.settings.stay_s:
+        if due_s is not None and due_s <= max(self._drive.settings.stay_s, _LEAST_STAY_S):
             if has_question:
                 self._drive.recorder.after_commit(self._drive.lane.enqueued, self._pause_here)
             return

@@ -7,20 +7,20 @@ is true. It owns its drives: cancelling a waiting caller stops the waiting only.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from perdure.core import checkpoints, codec, ids, recovery
+from perdure.core import checkpoints, ids, recovery
 from perdure.core.fold import fold
 from perdure.core.records import InterruptRow, Loaded, NewRun, QuestionStatus, Record, RecordType, RunRow
 from perdure.core.settings import EngineSettings, get_config
 from perdure.core.states import Status, is_terminal
 from perdure.engine.answers import choose_answers
-from perdure.engine.calls import OWN_ERRORS
 from perdure.engine.drive import Drive
 from perdure.engine.ending import DriveEnd
 from perdure.engine.host import Host, digest_of_input, new_run_id
+from perdure.engine.results import RunResult, forked_interrupt, question_dict, result_of
 from perdure.engine.runner import Runner
 from perdure.engine.streams import Event, stream
 from perdure.engine.work import Work
@@ -41,25 +41,8 @@ from perdure.store.base import Store
 if TYPE_CHECKING:
     from perdure.core.resume import Resume
 
-T = TypeVar("T")
-
 _WAIT_S = 1.0
 """A floor under notifications while waiting for somebody else's run."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult(Generic[T]):
-    """What became of a run, for now. `status` is completed or paused; `pending_interrupts` are its open questions,
-    oldest first: each `{interrupt_id, reason, context, node_id, agent_path}`; `pending_interrupt` is the first."""
-
-    execution_id: str
-    status: str = "completed"
-    output: T | None = None
-    pending_interrupts: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def pending_interrupt(self) -> dict[str, Any] | None:
-        return self.pending_interrupts[0] if self.pending_interrupts else None
 
 
 class Engine:
@@ -117,18 +100,27 @@ class Engine:
         ids.check_id(execution_id, "execution_id")
         known = await self.store.run_get(execution_id)
         if known is None:
-            drive = self.host.create(runner, execution_id, input_data, digest)
-            try:
-                await _durable(drive)
-            except DurableConflictError:
-                known = await self.store.run_get(execution_id)
-                if known is None:
-                    raise
-            else:
-                drive.start()
+            drive = await self._create(runner, execution_id, input_data, digest)
+            if drive is not None:
                 return drive
+            known = await self._get(execution_id)
         _check_same(known, runner, digest)
         return execution_id
+
+    async def _create(self, runner: Runner, run_id: str, input_data: str, digest: str) -> Drive | None:
+        """Create a run under a given id; None if somebody else did, here or elsewhere, at the same time."""
+        rival = self.host.drives.get(run_id)
+        if rival is not None:
+            with contextlib.suppress(DurableConflictError):
+                await _durable(rival)
+            return None
+        drive = self.host.create(runner, run_id, input_data, digest)
+        try:
+            await _durable(drive)
+        except DurableConflictError:
+            return None
+        drive.start()
+        return drive
 
     def _bounded(self, field: str, text: str) -> str:
         most = self.host.settings.limits.max_payload_bytes
@@ -148,7 +140,7 @@ class Engine:
                 if end is None:
                     return await self._paused(run_id)
                 if end.status is Status.COMPLETED or end.status is Status.FAILED:
-                    return _result(runner, run_id, end.status, end.data)
+                    return result_of(runner, run_id, end.status, end.data)
                 if end.status is Status.NEEDS_ATTENTION and end.error is not None:
                     raise end.error
                 if end.is_lost and end.error is not None and not isinstance(end.error, RunLost):
@@ -163,7 +155,7 @@ class Engine:
         row = await self._get(run_id)
         match row.status:
             case Status.COMPLETED | Status.FAILED:
-                return _result(runner, run_id, Status(row.status), await self._end_data(run_id))
+                return result_of(runner, run_id, Status(row.status), await self._end_data(run_id))
             case Status.CANCELLED:
                 raise DurableRunError(run_id, "cancelled")
             case Status.NEEDS_ATTENTION:
@@ -438,33 +430,6 @@ def _check_same(row: RunRow, runner: Runner, digest: str) -> None:
         raise DurableConflictError(f"run id {row.run_id} belongs to {row.kind} {row.runner!r}, not to {runner.name!r}")
     if row.input_digest != digest:
         raise DurableConflictError(f"run id {row.run_id} exists with other input; use another id")
-
-
-def _result(runner: Runner, run_id: str, status: Status, data: str | None) -> RunResult[Any]:
-    if status is Status.COMPLETED:
-        return RunResult(execution_id=run_id, output=runner.decode_output(data))
-    error = codec.decode_error(data or "null", (*runner.errors, *OWN_ERRORS))
-    error.add_note(f"run {run_id} has failed")
-    raise error
-
-
-def question_dict(row: InterruptRow) -> dict[str, Any]:
-    """An open question as the results, the CLI and the API show it."""
-    return {
-        "interrupt_id": row.interrupt_id,
-        "reason": codec.decode(row.reason),
-        "context": codec.decode(row.context),
-        "node_id": f"{row.path}/{row.index}".lstrip("/"),
-        "agent_path": None,
-    }
-
-
-def forked_interrupt(row: InterruptRow, run_id: str) -> InterruptRow:
-    """An answered question as a fork inherits it, under an id of its own."""
-    from dataclasses import replace  # local: the only use
-
-    key = f"{row.path}/{row.index}".lstrip("/")
-    return replace(row, run_id=run_id, interrupt_id=ids.interrupt_id(run_id, key, row.slot))
 
 
 def _before(loaded: Loaded, seq: int) -> str:

@@ -15,6 +15,7 @@ import asyncio
 import collections
 import contextvars
 import sys
+import threading
 from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -134,6 +135,8 @@ class RunLoop(asyncio.AbstractEventLoop):
 
     def current_scope(self) -> TaskScope:
         """The scope of the running task; code in plain callbacks has no place of its own."""
+        if threading.get_ident() != self._drive.thread_id:
+            raise RuntimeError("a durable call from a thread that workflow code made: put the thread into a step")
         task = asyncio.current_task(self)
         if task is None:
             raise RuntimeError("a durable call needs a task: it was made from a plain callback of the run's loop")

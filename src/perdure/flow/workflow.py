@@ -22,7 +22,7 @@ from perdure.flow.variables import _execution_id
 
 if TYPE_CHECKING:
     from perdure.core.resume import Resume
-    from perdure.engine.engine import RunResult
+    from perdure.engine.results import RunResult
     from perdure.engine.streams import Event
     from perdure.store.base import Store
 

@@ -29,7 +29,7 @@ from perdure.store import filesystem, migrate, rows
 from perdure.store.base import Lane
 from perdure.store.driver import Batch, StoreBusy, T
 from perdure.store.presence import Presence
-from perdure.store.sqlite_group import SqliteSession, insert
+from perdure.store.sqlite_group import SqliteSession, insert, write_batch
 
 APPLICATION_ID = 0x50445552
 """Marks the file as ours ("PDUR"), so that no other program's database is migrated."""
@@ -151,7 +151,7 @@ class SqliteDriver:
                 now = time.time()
                 pending: list[rows.Row] = []
                 for batch in batches:
-                    _write_batch(connection, batch, now, pending, doubtful)
+                    write_batch(connection, batch, now, pending, doubtful)
                 insert(connection, pending)
         except Exception:
             raise

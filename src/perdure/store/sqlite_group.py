@@ -1,4 +1,4 @@
-"""Writes one group into SQLite, within a transaction that the driver has begun. Decides which statements, and in what sizes.
+"""Writes one group into SQLite, in a transaction that the driver has begun. Decides which statements, of what size.
 
 The GIL shapes the writing: each statement gives it up and, while the loop computes, waits up to 5 ms to get it back.
 `executemany` does that once per row; so rows go into statements of many rows, and a group is few statements.

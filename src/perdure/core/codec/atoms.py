@@ -103,9 +103,7 @@ def _foreign_zone(zone: tzinfo, moment: datetime | time) -> object:
     """The instant and the wall time are exact; the rules of an unknown class of zone cannot be."""
     offset = moment.utcoffset()
     if offset is None:
-        raise ValueError(
-            f"its time zone, {type(zone).__qualname__}, has no fixed offset; use zoneinfo.ZoneInfo"
-        )
+        raise ValueError(f"its time zone, {type(zone).__qualname__}, has no fixed offset; use zoneinfo.ZoneInfo")
     notice(
         f"a time zone of type {type(zone).__qualname__}",
         "its offset",

@@ -96,9 +96,7 @@ def to_tree(value: Any, path: Path, depth: int) -> Any:
     if scalar is not None:
         return scalar(value)
     if depth >= MAX_DEPTH:
-        raise SerializationError(
-            render(path), f"nested more than {MAX_DEPTH} levels deep, or refers to itself"
-        )
+        raise SerializationError(render(path), f"nested more than {MAX_DEPTH} levels deep, or refers to itself")
     container = _CONTAINERS.get(kind)
     if container is not None:
         return container(value, path, depth + 1)
@@ -207,10 +205,7 @@ def _other(value: Any, path: Path, depth: int) -> Any:
 def _shape(value: object, shape: shapes.Shape, path: Path, depth: int) -> dict[str, Any]:
     """`{"$model": [name, fields, rest?]}`: fields by name, and what else makes up the instance."""
     fields = {name: to_tree(item, (path, name), depth) for name, item in shape.fields.items()}
-    rest = {
-        part: _dict(items, path, depth) if isinstance(items, dict) else items
-        for part, items in shape.rest.items()
-    }
+    rest = {part: _dict(items, path, depth) if isinstance(items, dict) else items for part, items in shape.rest.items()}
     payload = [type(value).__qualname__, fields]
     return {shape.tag: [*payload, rest] if rest else payload}
 

@@ -138,9 +138,7 @@ def _make(data: Mapping[str, Any], declared: Mapping[str, type[BaseException]]) 
     cls = _class_of(data, declared)
     made = None if cls is None else _try_make(cls, data, declared)
     if made is None:
-        made = OperationError(
-            type_name=data["type"], message=data["message"], traceback_text=data["traceback"]
-        )
+        made = OperationError(type_name=data["type"], message=data["message"], traceback_text=data["traceback"])
     for note in [*data["notes"], *_dropped_note(data, made)]:
         made.add_note(note)
     return made

@@ -10,7 +10,7 @@ VALUES (:id, :run_id, :path, :idx, :slot, :reason, :context, :digest, :bind, :st
 SELECT {interrupt}, run.runner FROM interrupt JOIN run ON run.id = interrupt.run_id
 WHERE (CAST(:run_id AS text) IS NULL OR interrupt.run_id = CAST(:run_id AS text))
   AND (CAST(:status AS text) IS NULL OR interrupt.status = CAST(:status AS text))
-ORDER BY interrupt.created_at, interrupt.id
+ORDER BY interrupt.created_at, interrupt.run_id, interrupt.path, interrupt.idx, interrupt.slot
 LIMIT :limit;
 
 -- name: interrupt_load
