@@ -19,7 +19,7 @@ from perdure.testing.programs import PROGRAMS, Program
 from perdure.testing.zygote import Zygote
 
 _IS_ALL = os.environ.get("PERDURE_EXPLORE") == "all"
-_SAMPLE = 4
+_SAMPLE = 3
 _SAMPLE_INLINE = 1
 _PAIRS = 40 if _IS_ALL else 1
 _SEED_VARIABLE = "PERDURE_EXPLORE_SEED"
