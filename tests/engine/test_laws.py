@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -498,28 +499,51 @@ async def test_law_11_bad_input_is_refused_by_a_typed_error_with_nothing_stored(
 async def test_law_12_while_another_holds_the_write_lock_for_3_s_the_loop_goes_on(engine: Engine, store_url: str):
     """The one timed assertion: a heartbeat on the loop is never late by 50 ms because of Perdure.
 
-    The machine itself may be late: the same heartbeat with no run at all gives the allowance.
+    What the machine makes late does not count: a heartbeat in a thread beside it, at the same time, is the allowance.
     """
     run_id = await engine.start(holding)
     await gate.reached.wait()
-    idle_s = await latest_beat_s(1.0)
+    machine = ThreadBeat()
     with write_lock(store_url):
         gate.open()
         starts = [asyncio.ensure_future(engine.run(echoing, n)) for n in range(20)]
         late_s = await latest_beat_s(3.0)
+    allowance_s = machine.stop()
     results = await asyncio.gather(*starts)
     assert [result.output for result in results] == list(range(20))
     assert (await engine.run(holding, execution_id=run_id)).output == [1, "held"]
-    assert late_s < 0.05 + idle_s
+    assert late_s < 0.05 + allowance_s
 
 
 async def latest_beat_s(seconds: float) -> float:
-    """By how much the latest beat of a 5 ms heartbeat came late."""
+    """By how much the latest beat of a 5 ms heartbeat on this loop came late."""
     late_s, end = 0.0, time.monotonic() + seconds
     while (now := time.monotonic()) < end:
         await asyncio.sleep(0.005)
         late_s = max(late_s, time.monotonic() - now - 0.005)
     return late_s
+
+
+class ThreadBeat:
+    """The same heartbeat in a thread of its own: late only when the whole process is."""
+
+    def __init__(self) -> None:
+        self._late_s = 0.0
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._beat)
+        self._thread.start()
+
+    def stop(self) -> float:
+        """The latest beat's delay, in seconds."""
+        self._stopped.set()
+        self._thread.join()
+        return self._late_s
+
+    def _beat(self) -> None:
+        now = time.monotonic()
+        while not self._stopped.wait(0.005):
+            self._late_s = max(self._late_s, time.monotonic() - now - 0.005)
+            now = time.monotonic()
 
 
 # --- 13. Terminal is final ----------------------------------------------------------------------------

@@ -64,7 +64,7 @@ async def test_rule_a_run_due_soon_stays_in_memory(engine: Engine):
 
 async def test_rule_a_waiting_run_is_continued_by_a_worker_when_it_is_due(store_url: str):
     async with opened(store_url, LEAVES) as first:
-        run_id = await first.start(napping, 0.05)
+        run_id = await first.start(napping, 0.3)
         await status_that(first, run_id, "waiting")
     async with opened(store_url) as worker:
         await worker.recover([napping])
@@ -74,7 +74,7 @@ async def test_rule_a_waiting_run_is_continued_by_a_worker_when_it_is_due(store_
 
 async def test_rule_arun_keeps_waiting_for_timers(store_url: str):
     async with opened(store_url, LEAVES) as engine:
-        assert (await engine.run(napping, 0.05)).output == [1, 2]
+        assert (await engine.run(napping, 0.3)).output == [1, 2]
 
 
 async def test_rule_arun_returns_paused_when_quiet_with_a_question_open(engine: Engine):

@@ -1,6 +1,7 @@
 """Real processes for tests that kill or stop a worker. A child tells what it does by lines on its output.
 
-`python -m tests.support.children STORE_URL RUN_ID WORKFLOW` runs one workflow; a body says `in body` and then waits for a line.
+`python -m tests.support.children STORE_URL RUN_ID WORKFLOW` runs one workflow; a body says `in body` and then waits for
+a line.
 """
 
 from __future__ import annotations

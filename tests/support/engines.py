@@ -1,4 +1,4 @@
-"""What the tests of the engine share: settings that wait for nothing, views of a journal, gates that bodies stand at."""
+"""What the tests of the engine share: settings that wait for nothing, views of a journal, gates for bodies."""
 
 from __future__ import annotations
 

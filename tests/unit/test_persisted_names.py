@@ -1,4 +1,4 @@
-"""Names that are stored. Renaming one strands the runs that have it in their journal: then a migration belongs here, too."""
+"""Names that are stored. Renaming one strands the runs that have it in their journal: it needs a migration, too."""
 
 from __future__ import annotations
 
