@@ -387,7 +387,8 @@ class Drive:
             self.note_late(call, outcome)
             return
         self.loop.now_s = max(self.loop.now_s, self.recorder.clock())
-        self.recorder.mark_delivered(delivered)
+        if delivered:
+            self.recorder.mark_delivered(delivered)
         self._settle(call, self.complete(call, outcome))
 
     def _settle(self, call: Call, outcome: Outcome) -> None:
