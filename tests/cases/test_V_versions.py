@@ -3,6 +3,7 @@ only their prefix."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -221,6 +222,33 @@ async def test_V4_failed_run_is_retried_with_mended_code(store_url: str) -> None
         result = await engine.retry(divides, "v4")
     assert result.output == 2.0
     assert ran == ["first", "second", "second"]
+
+
+async def test_V4_run_failed_in_a_task_group_is_retried(store_url: str) -> None:
+    """The failure of one task of a group cancelled the others: a retry that forgets the failure runs them again."""
+    fails, patience = [True], asyncio.Event()
+
+    async def fragile() -> str:
+        if fails.pop() if fails else False:
+            raise ConnectionError("once")
+        return "fragile"
+
+    async def patient() -> str:
+        await patience.wait()
+        return "patient"
+
+    @workflow
+    async def v4_group(_: None) -> list[str]:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(step(patient)), group.create_task(step(fragile))]
+        return [task.result() for task in tasks]
+
+    async with open_engine(store_url) as engine:
+        with pytest.raises(ExceptionGroup):
+            await engine.run(v4_group, execution_id="v4")
+        patience.set()
+        result = await engine.retry(v4_group, "v4")
+    assert result.output == ["patient", "fragile"]
 
 
 # --- forks ------------------------------------------------------------------------------------------------

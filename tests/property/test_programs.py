@@ -25,9 +25,11 @@ from perdure.core.fold import fold
 from perdure.core.records import StoredRecord
 
 _IS_LONG = os.environ.get("PERDURE_EXPLORE") == "all"
-_EXAMPLES = 400 if _IS_LONG else 25
-_PREFIXES = 10_000 if _IS_LONG else 8
+_EXAMPLES = 400 if _IS_LONG else 20
+_PREFIXES = 10_000 if _IS_LONG else 6
 
+# Long forms are told by their number of examples, not by a time.
+pytestmark = pytest.mark.timeout(7200 if _IS_LONG else 300)
 _settings = settings(
     max_examples=_EXAMPLES,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
