@@ -306,7 +306,7 @@ async def _hold_many(engine: Engine, ledger: str, count: int) -> list[str]:
     entered = threading.Semaphore(0)
     line_came = threading.Event()
 
-    def stand(_: str) -> None:
+    def stand(place: str) -> None:
         entered.release()
         line_came.wait()
 
