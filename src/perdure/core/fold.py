@@ -49,6 +49,8 @@ class Operation:
     clock_s: float = 0.0
     error: str | None = None
     is_repeat: bool = False
+    began_seq: int | None = None
+    """Where its body was last recorded to begin; None if it never was."""
     waits_for: str | None = None
     """Encoded list of the interrupt ids it was suspended on."""
 
@@ -188,6 +190,7 @@ def _started(journal: Journal, record: StoredRecord) -> None:
         op.phase = Phase.STARTED
         op.attempt = record.attempt or op.attempt
         op.seq = record.seq
+    op.began_seq = record.seq
     op.is_repeat = False
 
 
@@ -231,7 +234,9 @@ def _completed(journal: Journal, record: StoredRecord) -> None:
 
 def _dropped(journal: Journal, record: StoredRecord) -> None:
     op = journal.operations[keys.operation_key(record.path, record.index)]
-    op.phase = Phase.DROPPED
+    # A manual body that was cancelled may have had its effect: forgetting the cancellation leaves it in doubt.
+    is_doubtful = op.outcome == OutcomeKind.CANCELLED and op.recovery == Recovery.MANUAL and op.began_seq is not None
+    op.phase = Phase.STARTED if is_doubtful else Phase.DROPPED
     op.error = op.data
     op.outcome = op.data = None
     op.attempt = 0

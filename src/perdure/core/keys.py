@@ -4,10 +4,13 @@
 - The k-th task created in a path has the path `<path>/~k`.
 - A nested workflow's function has its operation's key as path: its calls are in recorded order like the parent's.
 - A body (a step's, say) has its operation's key plus `!` as path: its calls are looked up, not ordered.
+- A question with a `key` has the path `<path of its workflow>/?<key>`, index 0.
 - An idempotency key has the path `@<name>:<digest>`, index 0.
 """
 
 from __future__ import annotations
+
+from urllib.parse import quote
 
 
 def operation_key(path: str, index: int) -> str:
@@ -28,6 +31,12 @@ def body_path(key: str) -> str:
 def idempotency_path(name: str, digest: str) -> str:
     """The path under which an `@idempotent` call with this key is recorded once per run."""
     return f"@{name}:{digest}"
+
+
+def named_path(base: str, name: str) -> str:
+    """The path of an operation with a name of its own (a question's `key`) inside the workflow at `base`."""
+    named = "?" + quote(name, safe="")
+    return f"{base}/{named}" if base else named
 
 
 def is_ordered(path: str) -> bool:

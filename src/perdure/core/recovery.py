@@ -94,7 +94,24 @@ def plan_retry(journal: Journal, cause: str | None) -> RetryPlan:
     caused = journal.operations.get(cause) if cause else None
     if caused is not None and caused.is_completed and caused not in trailing:
         return RetryPlan(blocked_by=caused)
-    return RetryPlan(drops=tuple(drop(op) for op in trailing))
+    return RetryPlan(drops=tuple(drop(op) for op in (*trailing, *_cancelled_with(journal, trailing))))
+
+
+def _cancelled_with(journal: Journal, errors: list[Operation]) -> list[Operation]:
+    """Calls that the code cancelled when the first of these errors had come (a task group does): forgotten with
+    them."""
+    if not errors:
+        return []
+    first = min(op.seq for op in errors)
+    return [
+        op
+        for op in journal.operations.values()
+        if op.is_completed
+        and op.outcome == OutcomeKind.CANCELLED
+        and op.kind != Kind.TIMER
+        and op.seq > first
+        and _is_trailing(journal, op, "")
+    ]
 
 
 def drop(op: Operation) -> Record:

@@ -25,6 +25,9 @@ from perdure.errors import DurableRecoveryError, InterruptSignal, PerdureError, 
 if TYPE_CHECKING:
     from perdure.engine.drive import Drive
 
+_CLOSING_S = 1.0
+"""A loop that is being closed takes less than this from cancelling its tasks to closing its engines."""
+
 
 class Bodies:
     """The bodies of one drive."""
@@ -34,16 +37,13 @@ class Bodies:
         self._running: dict[Call, asyncio.Future[Any]] = {}
         self._due: dict[Call, asyncio.TimerHandle] = {}
         self._starting: set[Call] = set()
+        self._cancelled: dict[Call, asyncio.TimerHandle] = {}
+        """Bodies that somebody cancelled: in doubt until it is clear that the loop goes on."""
 
     @property
     def is_running(self) -> bool:
-        """A body runs, or is about to."""
-        return bool(self._running) or bool(self._starting)
-
-    @property
-    def is_busy(self) -> bool:
         """A body runs or is about to; one that waits for its next attempt does not count."""
-        return self.is_running
+        return bool(self._running or self._starting or self._cancelled)
 
     def next_due_s(self) -> float | None:
         """Seconds until the next attempt of any operation is due."""
@@ -71,7 +71,7 @@ class Bodies:
                 waited = self._drive.recorder.clock() - op.clock_s
                 self._schedule(call, max(0.0, (op.wait_s or 0.0) - waited))
             case recovery.Action.PARK:
-                call.is_suspended = True
+                self._drive.let_go(call)
                 self._drive.questions.park(call)
             case recovery.Action.RETURN | recovery.Action.DOUBT:
                 # Recorded outcomes were released before anything starts; doubts stopped the run then.
@@ -80,6 +80,7 @@ class Bodies:
     def _begin(self, call: Call, op: Operation | None = None) -> None:
         """Record that the body begins, and start it behind the barrier its policy asks for."""
         drive = self._drive
+        drive.hold(call)
         if op is not None:
             call.attempt = max(call.attempt, op.attempt, 1)
         policy = op.recovery if op is not None and op.recovery else call.spec.recovery
@@ -93,8 +94,8 @@ class Bodies:
 
     def again(self, call: Call) -> None:
         """Run the body from its top under the same operation id: a question of it was answered."""
-        call.is_suspended = False
         self._starting.add(call)
+        self._drive.hold(call)
         self._drive.recorder.begin(call)
         self._drive.recorder.after_commit(self._drive.recorder.next_entry(), self._run, call)
 
@@ -144,8 +145,8 @@ class Bodies:
         if scope is not None and scope.open_slot and not call.is_given_up:
             self._suspend(call, scope, body)
             return
-        if self._was_torn_down(call, body):
-            drive.abandon("its event loop is being closed")
+        if self._was_cancelled_by_others(call, body):
+            self._cancelled[call] = drive.real_loop.call_later(_CLOSING_S, self._cancelled_itself, call)
             return
         if call.is_timed_out:
             self._failed(call, _timeout_error(call))
@@ -159,8 +160,15 @@ class Bodies:
             return
         self._ended(call, self._outcome(call, body))
 
-    def _was_torn_down(self, call: Call, body: asyncio.Future[Any]) -> bool:
-        """Somebody other than this run cancelled the body: the loop is being closed under it."""
+    def _cancelled_itself(self, call: Call) -> None:
+        """The loop still runs, so it was not closed under the body: the body, or something in it, cancelled its
+        task."""
+        if self._cancelled.pop(call, None) is not None:
+            error = asyncio.CancelledError("the body cancelled itself")
+            self._ended(call, Outcome(OutcomeKind.ERROR, codec.encode_error(error)))
+
+    def _was_cancelled_by_others(self, call: Call, body: asyncio.Future[Any]) -> bool:
+        """Not this run cancelled the body: its loop is being closed under it, or it did so itself."""
         if not body.cancelled() or call.is_given_up or call.is_timed_out or self._drive.is_closed:
             return False
         return isinstance(body, asyncio.Task) and body.cancelling() > 0
@@ -239,6 +247,7 @@ class Bodies:
         """The body has asked and unwound: one entry stores that and its questions. What it returned is discarded."""
         drive = self._drive
         _warn_if_swallowed(call, body)
+        drive.let_go(call)
         if drive.is_closed and drive.ended.done():
             return
         drive.questions.suspend(call, scope)
@@ -272,6 +281,9 @@ class Bodies:
     def drop_unstarted(self) -> None:
         """Forget what waits behind a barrier or for its next attempt: the run ends or goes elsewhere."""
         self._starting.clear()
+        for handle in self._cancelled.values():
+            handle.cancel()
+        self._cancelled.clear()
         for handle in self._due.values():
             handle.cancel()
         self._due.clear()
@@ -306,7 +318,10 @@ async def _call_async(function: Callable[..., Any], args: tuple[Any, ...], kwarg
 
 
 def _call_sync(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    value = function(*args, **kwargs)
+    try:
+        value = function(*args, **kwargs)
+    except StopIteration as error:  # a future cannot carry it; coroutines do the same (PEP 479)
+        raise RuntimeError("the function raised StopIteration") from error
     if inspect.isawaitable(value):
         if inspect.iscoroutine(value):
             value.close()

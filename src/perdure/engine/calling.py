@@ -122,16 +122,13 @@ class Calling:
         op = drive.journal.operations.get(call.key)
         if op is not None and op.is_completed:
             outcome = drive.release_now(call)
-            if outcome is None:
-                raise drive.fault(
-                    DurableRecoveryError(
-                        f"run {drive.run_id}: {op.name!r} at {call.key} is not called at its recorded place",
-                        drive.operation_id(call.key),
-                    )
-                )
-            return self.reveal(call, outcome)
+            # Not the next one in order: it had asked a question, and others went on meanwhile.
+            return self.wait_frozen(call) if outcome is None else self.reveal(call, outcome)
         call.context = contextvars.copy_context()
-        drive.hold_for(call)
+        call.is_exclusive = True
+        drive.to_start.append(call)
+        if drive.next_recorded() is None:
+            drive.hold(call)
         return self.wait_frozen(call)
 
     def wait_frozen(self, call: Call) -> Any:

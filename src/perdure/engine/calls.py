@@ -158,7 +158,6 @@ class Call:
     attempt: int = 1
     is_settled: bool = False
     is_given_up: bool = False
-    is_suspended: bool = False
     is_exclusive: bool = False
     """Synchronous: nothing else of the workflow runs until it has ended."""
     is_timed_out: bool = False

@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 class TaskScope:
     """The place of one task of a workflow: its path, its next call, its next child."""
 
-    __slots__ = ("children", "drive", "index", "path")
+    __slots__ = ("base", "children", "drive", "index", "path")
 
-    def __init__(self, drive: Drive, path: str) -> None:
+    def __init__(self, drive: Drive, path: str, base: str = "") -> None:
         self.drive = drive
         self.path = path
+        self.base = base
+        """The path of the innermost workflow: what is named by a key and not by a number is below it."""
         self.index = 0
         self.children = 0
 
@@ -40,7 +42,7 @@ class TaskScope:
         """The scope of a task created here."""
         child = self.children
         self.children = child + 1
-        return TaskScope(self.drive, keys.task_path(self.path, child))
+        return TaskScope(self.drive, keys.task_path(self.path, child), self.base)
 
 
 class BodyScope:

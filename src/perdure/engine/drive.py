@@ -276,6 +276,9 @@ class Drive:
         assert root is not None
         while True:
             loop.drain()
+            if loop.is_spinning:
+                self.ending.fail_spinning()
+                return
             if self._fault is not None:
                 self.need_attention(self._fault)
                 return
@@ -316,16 +319,15 @@ class Drive:
         self.open.pop(call.key, None)
         return _recorded(op)
 
-    def hold_for(self, call: Call) -> None:
-        """A synchronous call begins: nothing else of the workflow moves until it has ended."""
-        call.is_exclusive = True
-        self._exclusive = call
-        self.loop.is_held = True
-        self.to_start.append(call)
+    def hold(self, call: Call) -> None:
+        """A synchronous call runs: nothing else of the workflow moves until it has ended, or asks."""
+        if call.is_exclusive:
+            self._exclusive = call
+            self.loop.is_held = True
 
     def let_go(self, call: Call) -> None:
-        """The held synchronous call is over: the workflow moves again."""
-        if call.is_exclusive:
+        """The held synchronous call is over, or waits for a person: the workflow moves again."""
+        if self._exclusive is call:
             self._exclusive = None
             self.loop.is_held = False
 
@@ -348,7 +350,7 @@ class Drive:
             self._differs(op, f"the journal has {op.kind} {op.name!r} at {op.key}, which the code no longer calls")
             return False
         is_awaited = call.future is not None or call.frozen is not None or call.timer is not None
-        if (not is_awaited and not call.is_settled) or call.is_exclusive:
+        if not is_awaited and not call.is_settled:
             self._differs(op, f"{op.kind} {op.name!r} at {op.key} was awaited when it was recorded, and is not now")
             return False
         self._cursor += 1
@@ -420,7 +422,7 @@ class Drive:
     def is_quiet(self) -> bool:
         """Nothing of this run moves in this process."""
         return not (
-            self.bodies.is_busy
+            self.bodies.is_running
             or self.recorder.has_barriers
             or self.arrived
             or self.loop.is_ready()
@@ -451,6 +453,8 @@ class Drive:
             self.loop.drain()
             if not self.loop.tasks:
                 return
+            if self.loop.is_spinning:
+                break
         for task in self.loop.tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         log.warning(

@@ -65,6 +65,13 @@ class Ending:
             self._drive.is_paused = True
             self._drive.tell(None)
 
+    def fail_spinning(self) -> None:
+        """Callbacks kept making callbacks: on the run's loop nothing else can ever happen then."""
+        error = PerdureError(
+            "the workflow spins: it waits for something with sleep(0), or schedules itself; await it instead"
+        )
+        self._end_with(Status.FAILED, codec.encode_error(error), error)
+
     def _fail_stuck(self) -> None:
         error = PerdureError(
             "the workflow waits for something that nothing in it can bring about (an event nobody sets, an "
@@ -127,11 +134,21 @@ class Ending:
         self._write_when_still()
 
     def _write_when_still(self) -> None:
-        """Bodies that run are awaited; what the code has seen so far is written now, in case we die meanwhile."""
+        """Bodies that run are awaited; what has ended so far is written now, in case we die meanwhile."""
+        self._record_arrived()
         if self._drive.bodies.is_running:
             self._drive.recorder.flush()
         else:
             self._write_end()
+
+    def _record_arrived(self) -> None:
+        """Completions that had come and were not released: the code will not see them now, a later attempt will."""
+        drive = self._drive
+        while drive.arrived:
+            call, outcome, delivered = drive.arrived.popleft()
+            drive.recorder.mark_delivered(delivered)
+            if not call.is_given_up:
+                drive.complete(call, outcome)
 
     def body_ended(self, call: Call, outcome: Outcome | None) -> None:
         """A body ended after the code did: recorded for the audit and for what a retry may find; then the end."""

@@ -175,6 +175,10 @@ class Engine:
             raise DurableRecoveryError(f"run {row.run_id} belongs to {row.kind} {row.runner!r}, not to {runner.name!r}")
         if row.status == Status.WAITING and (row.due_in_s is None or row.due_in_s > 0):
             return False
+        if row.status == Status.RUNNING and row.worker_id == self.host.worker_id:
+            if row.run_id not in self.host.drives:
+                await self.host.take_stray({runner.name: runner})
+            return row.run_id in self.host.drives
         dead = await self.host.dead_workers() if row.status == Status.RUNNING else []
         if row.status == Status.RUNNING and row.worker_id not in dead and row.worker_id is not None:
             return False

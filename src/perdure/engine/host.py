@@ -54,6 +54,7 @@ class Host:
         self._presence: Presence | None = None
         self._unsubscribe: Callable[[], None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._claiming = asyncio.Lock()
         self._is_checking = False
         self._wants_check = False
 
@@ -191,17 +192,25 @@ class Host:
 
     async def take_stray(self, runners: dict[str, Runner]) -> None:
         """Take up runs that are ours in the store and nobody drives: a claim whose commit was in doubt."""
-        rows = await self.store.run_list(RunFilter(status=Status.RUNNING, limit=1000))
+        await asyncio.shield(self.spawn(self._take_stray(runners)))
+
+    async def _take_stray(self, runners: dict[str, Runner]) -> None:
+        async with self._claiming:  # so that nothing is just being loaded
+            rows = await self.store.run_list(RunFilter(status=Status.RUNNING, limit=1000))
         stray = [r.run_id for r in rows if r.worker_id == self.worker_id and r.run_id not in self.drives]
         if stray:
             log.warning("taking up %d runs that were claimed without our knowing", len(stray))
-            await self.claim(runners, run_ids=stray, dead_workers=[self.worker_id], limit=len(stray))
+            await self._claim(runners, {"run_ids": stray, "dead_workers": [self.worker_id], "limit": len(stray)})
 
     async def claim(self, runners: dict[str, Runner], **request: Any) -> list[Drive]:
-        """Claim runs and launch them."""
-        claims = await self.store.run_claim(self.worker_id, runners=list(runners), **request)
-        launched = (self._launch_claim(runners[claim.runner], claim) for claim in claims)
-        return [drive for drive in await asyncio.gather(*launched) if drive is not None]
+        """Claim runs and launch them, even if the caller is cancelled meanwhile: what is claimed is driven."""
+        return await asyncio.shield(self.spawn(self._claim(runners, request)))
+
+    async def _claim(self, runners: dict[str, Runner], request: dict[str, Any]) -> list[Drive]:
+        async with self._claiming:
+            claims = await self.store.run_claim(self.worker_id, runners=list(runners), **request)
+            launched = (self._launch_claim(runners[claim.runner], claim) for claim in claims)
+            return [drive for drive in await asyncio.gather(*launched) if drive is not None]
 
     async def _launch_claim(self, runner: Runner, claim: Claim) -> Drive | None:
         """Load and launch. If the store is away just now, later: the run is ours and nobody else will."""

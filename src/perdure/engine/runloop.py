@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from perdure.engine.drive import Drive
 
 
+_MAX_CALLBACKS = 100_000
+"""In one drain, without a completion: the same number for the same code, whatever the machine."""
+
+
 class RunTask(asyncio.Task[Any]):
     """A task of the workflow, with its place in the run.
 
@@ -89,9 +93,12 @@ class RunLoop(asyncio.AbstractEventLoop):
         self._root_scope = TaskScope(drive, "")
         self.callback_scope = TaskScope(drive, "~callbacks")
         """Numbers what plain callbacks of the loop make; they have no task."""
+        self.is_spinning = False
+        """One drain has run so many callbacks that it will never end."""
         self.is_held = False
         """While a synchronous call's body runs, no callback does."""
         self.now_s = 0.0
+        self._left = 0
         self.tasks: set[RunTask] = set()
 
     # What the drive does with it.
@@ -99,6 +106,8 @@ class RunLoop(asyncio.AbstractEventLoop):
     def drain(self) -> None:
         """Run callbacks until none is ready. Frozen tasks stay frozen."""
         if self._ready:
+            self._left = _MAX_CALLBACKS
+            self.is_spinning = False
             self._inside(self._drain_on_stack)
 
     def thaw(self, frozen: Frozen, value: object) -> None:
@@ -166,7 +175,7 @@ class RunLoop(asyncio.AbstractEventLoop):
             sys.set_asyncgen_hooks(*hooks)
 
     def _drain_on_stack(self) -> None:
-        while self._ready and not self.is_held:
+        while self._ready and not self.is_held and not self.is_spinning:
             stack = self._stack
             if stack is None or stack.dead:
                 stack = self._stack = greenlet.greenlet(self._work)
@@ -181,6 +190,10 @@ class RunLoop(asyncio.AbstractEventLoop):
         ready = self._ready
         while True:
             while ready:
+                self._left -= 1
+                if self._left <= 0:
+                    self.is_spinning = True
+                    break
                 handle = ready.popleft()
                 if not handle._cancelled:
                     handle._run()

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from perdure.core import codec
+from perdure.core import codec, ids
 from perdure.core.records import Kind, Recovery
 from perdure.engine.calls import Call, CallSpec
 from perdure.engine.context import BodyScope, TaskScope, current
-from perdure.errors import InvalidInputError, PerdureError
+from perdure.errors import PerdureError
 from perdure.flow.steps import seconds
 
 
@@ -71,8 +71,7 @@ def patched(name: str) -> bool:
     scope = current()
     if scope is None or isinstance(scope, BodyScope):
         raise PerdureError("patched() belongs into workflow code")
-    if not isinstance(name, str) or not name.strip():
-        raise InvalidInputError("name", "must be a text that is not blank")
+    ids.check_id(name, "name")
     drive = scope.drive
     drive.check_open()
     known = drive.journal.patches.get(name)

@@ -249,7 +249,7 @@ async def _nested(drive: Drive, call: Call, function: Callable[..., Coroutine[An
     scope = drive.loop.current_scope()
     if op is None or op.attempt == 0:
         drive.recorder.begin(call)
-    drive.loop.enter_scope(TaskScope(drive, call.key))
+    drive.loop.enter_scope(TaskScope(drive, call.key, call.key))
     try:
         outcome = drive.calling.outcome_of(call, await function(*call.args, **call.kwargs))
     except (RunLost, GeneratorExit):
