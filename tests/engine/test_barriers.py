@@ -31,7 +31,7 @@ async def learn(n: int) -> int:
     return n
 
 
-@step
+@step(name="barriers.look")
 async def look(run_id: str) -> list[list[object]]:
     return [[r.type, r.name] for r in await committed(run_id) if r.name in ("learn", "look")]
 

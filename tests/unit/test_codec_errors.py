@@ -130,7 +130,7 @@ def test_case_z7_what_cannot_be_recorded_is_missing_and_named():
 @pytest.mark.parametrize(
     "error",
     [Mute("x"), Late(), Odd("x", word="w"), Declined(object()), SystemExit(3), KeyboardInterrupt()],
-    ids=repr,
+    ids=lambda error: type(error).__name__,
 )
 def test_doubtful_exceptions_are_operation_errors(error):
     declared = [Mute, Late, Odd, Declined, SystemExit, KeyboardInterrupt]

@@ -12,12 +12,17 @@ import contextvars
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from perdure.core import codec, recovery
+from perdure.core import codec, keys, recovery
 from perdure.core.records import OutcomeKind
 from perdure.engine.bodies import encode_value
 from perdure.engine.calls import Call, CallSpec, Outcome
 from perdure.engine.context import TaskScope
-from perdure.errors import DurableLimitError, DurableRecoveryError, SerializationError
+from perdure.errors import (
+    DurableLimitError,
+    DurableRecoveryError,
+    SerializationError,
+    UnawaitedOperation,
+)
 
 if TYPE_CHECKING:
     from perdure.engine.drive import Drive
@@ -99,6 +104,12 @@ class Calling:
             raise asyncio.CancelledError
         self._drive.arrived.append((call, outcome, ()))
         return await self.wait_recorded(call)
+
+    def check_awaited(self, call: Call) -> None:
+        """A nested workflow has returned: raise if calls of it are still open."""
+        left = [c.spec.name for c in self._drive.open.values() if keys.is_below(c.path, call.key) and c.timer is None]
+        if left:
+            raise UnawaitedOperation(left)
 
     def outcome_of(self, call: Call, value: Any) -> Outcome:
         """A value as it is recorded."""

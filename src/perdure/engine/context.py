@@ -20,20 +20,33 @@ if TYPE_CHECKING:
     from perdure.engine.drive import Drive
 
 
+class Around:
+    """The innermost workflow around a task: what is named by a key, and not by a number, is below its path."""
+
+    __slots__ = ("is_ended", "path")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.is_ended = False
+
+
 class TaskScope:
     """The place of one task of a workflow: its path, its next call, its next child."""
 
-    __slots__ = ("base", "children", "drive", "index", "path")
+    __slots__ = ("around", "children", "drive", "index", "path")
 
-    def __init__(self, drive: Drive, path: str, base: str = "") -> None:
+    def __init__(self, drive: Drive, path: str, around: Around | None = None) -> None:
         self.drive = drive
         self.path = path
-        self.base = base
-        """The path of the innermost workflow: what is named by a key and not by a number is below it."""
+        self.around = around or Around(path)
         self.index = 0
         self.children = 0
 
     def next_index(self) -> int:
+        if self.around.is_ended:
+            raise PerdureError(
+                f"a call after the nested workflow {self.around.path} has returned: its caller is past it"
+            )
         index = self.index
         self.index = index + 1
         return index
@@ -42,7 +55,7 @@ class TaskScope:
         """The scope of a task created here."""
         child = self.children
         self.children = child + 1
-        return TaskScope(self.drive, keys.task_path(self.path, child), self.base)
+        return TaskScope(self.drive, keys.task_path(self.path, child), self.around)
 
 
 class BodyScope:

@@ -434,6 +434,7 @@ class Drive:
         if not self.ended.done():
             self.ended.set_result(end)
             self.tell(end)
+            self.real_loop.call_soon(self.loop.dispose)
 
     def tear_down(self) -> None:
         """Unwind the code. Journal calls raise `RunLost`, a frozen question raises `InterruptSignal`; results are

@@ -93,6 +93,7 @@ class Engine:
         self._check_open()
         input_data = self._bounded("input", runner.encode_input(value))
         digest = digest_of_input(input_data)
+        await self.host.ready()
         if execution_id is None:
             drive = self.host.create(runner, new_run_id(), input_data, digest)
             drive.start()

@@ -55,22 +55,28 @@ class Host:
         self._unsubscribe: Callable[[], None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._claiming = asyncio.Lock()
+        self._ready = asyncio.Event()
         self._is_checking = False
         self._wants_check = False
 
     async def open(self) -> None:
         """Register as a worker and begin to listen."""
+        await self._join()
+        self._unsubscribe = self.store.subscribe(self._news, is_foreign_only=True)
+
+    async def _join(self) -> None:
         worker = await self.store.worker_register(await asyncio.to_thread(new_worker))
         self.worker_id = worker.worker_id
         self._presence = Presence(self.store, self.worker_id, self.settings.lease_s, self._lease_lost)
         self._presence.start()
-        self._unsubscribe = self.store.subscribe(self._news, is_foreign_only=True)
+        self._ready.set()
 
     async def close(self) -> None:
         """Start nothing more, let started bodies end within the grace period, give every run back. Idempotent."""
         if self.is_closing:
             return
         self.is_closing = True
+        self._ready.set()
         self.news.tell()
         drives = list(self.drives.values())
         for drive in drives:
@@ -207,6 +213,7 @@ class Host:
         return await asyncio.shield(self.spawn(self._claim(runners, request)))
 
     async def _claim(self, runners: dict[str, Runner], request: dict[str, Any]) -> list[Drive]:
+        await self.ready()
         async with self._claiming:
             claims = await self.store.run_claim(self.worker_id, runners=list(runners), **request)
             launched = (self._launch_claim(runners[claim.runner], claim) for claim in claims)
@@ -306,13 +313,35 @@ class Host:
 
     def _lease_lost(self, why: str) -> None:
         with contextlib.suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self._abandon_all, why)
+            self.loop.call_soon_threadsafe(self._lost, why)
 
-    def _abandon_all(self, why: str) -> None:
-        self.is_closing = True
-        self.news.tell()
+    def _lost(self, why: str) -> None:
+        """Our runs are, or will soon be, somebody else's: stop them, and join again as a new worker."""
+        if self.is_closing:
+            return
+        self._ready.clear()
         for drive in list(self.drives.values()):
             drive.abandon(why)
+        self.spawn(self._join_again())
+
+    async def _join_again(self) -> None:
+        lost, presence = self.worker_id, self._presence
+        if presence is not None:
+            presence.stop()
+        while not self.is_closing:
+            try:
+                await self.store.worker_end(lost)
+                await self._join()
+            except DurableStorageError as error:
+                log.warning("cannot join again yet: %s", error)
+                await asyncio.sleep(_RETRY_S)
+            else:
+                self.news.tell()
+                return
+
+    async def ready(self) -> None:
+        """Wait until this host is a worker, which it is but for the moments after it has lost its lease."""
+        await self._ready.wait()
 
     def spawn(self, coro: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """A task owned by this host, in an empty context: nothing of the caller's reaches the engine."""

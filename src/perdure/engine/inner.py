@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
+from collections.abc import Coroutine
 from typing import Any
 
 from perdure.core import codec, recovery, retry
@@ -65,6 +66,8 @@ def recorded(drive: Drive, call: Call) -> Outcome | None:
 async def run(scope: BodyScope, call: Call, line: Line) -> Any:
     """Perform a call inside a body, attempts included, or return what is recorded."""
     drive = scope.drive
+    if asyncio.get_running_loop() is not drive.real_loop:
+        return await elsewhere(drive, run(scope, call, line))
     scope.check_open(line)
     outcome = recorded(drive, call)
     if outcome is None:
@@ -73,6 +76,11 @@ async def run(scope: BodyScope, call: Call, line: Line) -> Any:
             outcome = await _attempt(scope, call)
         await learnt(scope)
     return outcome.reveal(call.spec)
+
+
+async def elsewhere(drive: Drive, coro: Coroutine[Any, Any, Any]) -> Any:
+    """A body that runs a loop of its own (`asyncio.run` in a thread) made the call: it belongs on the real loop."""
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coro, drive.real_loop))
 
 
 async def learnt(scope: BodyScope) -> None:

@@ -40,6 +40,8 @@ def call_of(
 
 async def run(scope: BodyScope, call: Call) -> Any:
     """From async code on the real loop."""
+    if asyncio.get_running_loop() is not scope.drive.real_loop:
+        return await inner.elsewhere(scope.drive, run(scope, call))
     outcome = await _begin(scope, call)
     if outcome is None:
         body = BodyScope(scope.drive, call, scope)

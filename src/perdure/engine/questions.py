@@ -147,7 +147,7 @@ class Questions:
         drive.check_open()
         text = codec.encode(context)
         frozen = codec.decode(text)
-        path, index = (scope.path, scope.next_index()) if key is None else (keys.named_path(scope.base, key), 0)
+        path, index = (scope.path, scope.next_index()) if key is None else (keys.named_path(scope.around.path, key), 0)
         spec = CallSpec(kind=Kind.INTERRUPT, name=keys.storable(reason), function=_no_body, recovery=Recovery.SAFE)
         call = Call(spec, path, index, (), frozen if isinstance(frozen, dict) else {})
         call.digest = codec.digest(text)

@@ -114,6 +114,14 @@ class RunLoop(asyncio.AbstractEventLoop):
         """Let a frozen task go on: its synchronous call returns `value`, or raises it if it is an exception."""
         self._inside(lambda: self._switch(frozen.stack, value))
 
+    def dispose(self) -> None:
+        """End the stack that waits for work. Its frame keeps the drive alive, and no collector sees it. Not from
+        code on it."""
+        stack, self._stack = self._stack, None
+        if stack is not None and not stack.dead:
+            stack.parent = greenlet.getcurrent()
+            stack.throw()
+
     def is_ready(self) -> bool:
         """Whether a callback waits to be run."""
         return bool(self._ready)

@@ -249,9 +249,12 @@ async def _nested(drive: Drive, call: Call, function: Callable[..., Coroutine[An
     scope = drive.loop.current_scope()
     if op is None or op.attempt == 0:
         drive.recorder.begin(call)
-    drive.loop.enter_scope(TaskScope(drive, call.key, call.key))
+    inside = TaskScope(drive, call.key)
+    drive.loop.enter_scope(inside)
     try:
-        outcome = drive.calling.outcome_of(call, await function(*call.args, **call.kwargs))
+        value = await function(*call.args, **call.kwargs)
+        drive.calling.check_awaited(call)
+        outcome = drive.calling.outcome_of(call, value)
     except (RunLost, GeneratorExit):
         raise
     except BaseException as error:
@@ -259,6 +262,7 @@ async def _nested(drive: Drive, call: Call, function: Callable[..., Coroutine[An
         if outcome is None:
             raise
     finally:
+        inside.around.is_ended = True
         drive.loop.enter_scope(scope)
     return await drive.calling.wait_arrived(call, outcome)
 
