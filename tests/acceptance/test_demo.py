@@ -225,11 +225,32 @@ def test_the_end_of_the_input_is_no_answer(few: Path, tmp_path: Path) -> None:
     terminal = _Terminal(tmp_path, "--input", str(few), "--dir", "d")
     terminal.expect(r"approve\? ")
     terminal.type("\x04")
-    terminal.expect(r"approve\? ")
-    terminal.type("\x04")
     terminal.expect("2  wait for an answer")
 
     assert terminal.end() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_while_a_person_is_asked(few: Path, tmp_path: Path, number: signal.Signals) -> None:
+    terminal = _Terminal(tmp_path, "--input", str(few), "--dir", "d")
+    terminal.expect(r"approve\? ")
+    terminal.type("y\n")
+    terminal.expect(r"\[2/2\][\s\S]*approve\? ")
+    os.kill(terminal.process.pid, number)
+    terminal.expect("go on with: perdure demo")
+    assert terminal.end() == 128 + number
+
+    report = _demo(tmp_path, "--input", str(few), "--dir", "d")
+
+    assert (report["decisions"]["approved"], len(report["pending"])) == (1, 1)
+
+
+@pytest.mark.parametrize("limit", ["100 USD", "-1", "x", "1e5", ""])
+def test_a_limit_is_a_number_of_euros(few: Path, tmp_path: Path, limit: str) -> None:
+    done = _perdure(tmp_path, "demo", "--input", str(few), "--deny-over", limit)
+
+    assert done.returncode == 3
+    assert not (tmp_path / "perdure-demo").exists()
 
 
 def test_a_demo_that_is_stopped_leaves_no_worker_behind_and_goes_on_later(tmp_path: Path) -> None:

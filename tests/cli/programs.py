@@ -36,6 +36,12 @@ async def two_questions(_: dict[str, Any]) -> list[bool]:
     return list(await asyncio.gather(ask("left"), ask("right")))
 
 
+@perdure.workflow(name="cli_prints")
+async def prints(_: str) -> str:
+    print("said by the workflow")
+    return "done"
+
+
 @perdure.step(name="cli_flaky")
 async def flaky(path: str) -> str:
     if not Path(path).exists():

@@ -199,8 +199,8 @@ def test_an_input_may_come_from_a_file(perdure: Perdure, at: tuple[str, str], tm
         ("--input", "NaN"),
         ("--input", "1", "--input-file", "order.json"),
         ("--input-file", "no-such.json"),
-        ("--id", " "),
-        ("--id", "a\x00b"),
+        ("--input", ORDER, "--id", " "),
+        ("--input", ORDER, "--id", "a\x00b"),
     ],
 )
 def test_bad_input_is_refused_at_the_door(arguments: tuple[str, ...], perdure: Perdure, at: tuple[str, str]) -> None:
@@ -395,6 +395,25 @@ def test_json_is_all_there_is_on_stdout(perdure: Perdure, at: tuple[str, str], p
         assert isinstance(perdure(*arguments, *at, "--json").json, dict)
 
 
+def test_what_a_runner_prints_is_not_in_the_document(perdure: Perdure, at: tuple[str, str]) -> None:
+    ended = perdure("run", "--runner", "tests.cli.programs:prints", "--input", '"x"', *at, "--json")
+
+    assert ended.json["output"] == "done"
+    assert "said by the workflow" in ended.err
+
+
+def test_a_runner_that_takes_an_input_is_not_started_without_one(perdure: Perdure, at: tuple[str, str]) -> None:
+    ended = perdure("run", "--runner", REFUND, "--id", "r", *at)
+
+    assert ended.code == Exit.INVALID
+    assert "--input: is missing: cli_refund takes order" in ended.err
+    assert perdure("inspect", "r", *at).code == Exit.UNKNOWN
+
+
+def test_a_bare_word_for_an_input_is_answered_with_its_json(perdure: Perdure, at: tuple[str, str]) -> None:
+    assert "--input '\"A-1\"'" in perdure("run", "--runner", REFUND, "--input", "A-1", *at).err
+
+
 def test_what_people_see_names_the_next_command(perdure: Perdure, at: tuple[str, str]) -> None:
     ended = perdure("run", "--runner", REFUND, "--input", ORDER, "--id", "r", *at)
 
@@ -446,7 +465,7 @@ def test_the_store_is_named_by_option_variable_or_default(
     assert perdure("runs", "--db-path", "a.db", "--store", "b.db").code == Exit.INVALID
 
 
-@pytest.mark.parametrize("url", ["mysql://localhost/x", "sqlite:///", "postgresql://localhost:1/none"])
+@pytest.mark.parametrize("url", ["mysql://localhost/x", "sqlite:///", "sqlite://x.db", "postgresql://localhost:1/none"])
 def test_a_store_that_cannot_be_used_says_so(url: str, perdure: Perdure) -> None:
     ended = perdure("runs", "--store", url, "--json")
 

@@ -37,6 +37,34 @@ def test_an_id_wider_than_the_terminal_is_folded_and_not_cut() -> None:
     assert ID in re.sub(r"[^\w-]|why", "", out.getvalue())
 
 
+def _shown(width: int, rows: list[tuple[str, ...]]) -> list[str]:
+    out = io.StringIO()
+    console = Console(file=out, width=width)
+    console.print(table(console, ("run", "question", "status", "reason", "at"), rows, ids=2))
+    return [line.rstrip() for line in out.getvalue().splitlines()]
+
+
+def test_where_a_table_does_not_fit_each_row_is_a_block() -> None:
+    row = ("r1", "q_0123456789abcdef01234567", "waiting", "why not", "2026-01-02T03:04:05.678Z")
+
+    assert _shown(40, [row]) == [
+        "r1",
+        "  question  q_0123456789abcdef01234567",
+        "  status    waiting",
+        "  reason    why not",
+        "  at        2026-01-02T03:04:05.678Z",
+    ]
+
+
+def test_only_the_longest_column_gives_way() -> None:
+    row = ("r1", "q_0123456789abcdef01234567", "waiting", "because " * 9 + "of it", "2026-01-02T03:04:05.678Z")
+
+    lines = _shown(100, [row])
+
+    assert len([line for line in lines if "because" in line]) > 1
+    assert all(any(part in line for line in lines) for part in (row[1], row[2], row[4]))
+
+
 def test_control_characters_are_written_out() -> None:
     assert visible("a\x1b[2Jb\x00\u202e\ud800\n") == "a\\x1b[2Jb\\x00\\u202e\\ud800\n"
 
@@ -47,6 +75,12 @@ ERRORS = [cls for cls in vars(errors).values() if isinstance(cls, type) and issu
 @pytest.mark.parametrize("cls", ERRORS, ids=lambda cls: cls.__name__)
 def test_every_error_has_an_exit_code_of_its_own_kind(cls: type[BaseException]) -> None:
     assert exit_code(cls.__new__(cls)) not in (Exit.OK, Exit.DEFECT)
+
+
+def test_without_a_command_it_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == 0
+
+    assert capsys.readouterr().out.startswith("Usage: perdure")
 
 
 def test_the_references_exit_codes() -> None:

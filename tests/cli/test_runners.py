@@ -40,6 +40,18 @@ def test_a_file_finds_the_modules_beside_it(tmp_path: Path, monkeypatch: pytest.
     assert load_runner("app/entry.py:refund").name == "cli_refund"
 
 
+@pytest.mark.parametrize("spec", ["ends:refund", "ends.py:refund"])
+def test_a_module_that_ends_the_program_is_refused_aloud(
+    spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ends.py").write_text("import sys\nsys.exit(0)\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    with pytest.raises(InvalidInputError, match="cannot be imported: SystemExit"):
+        load_runner(spec)
+
+
 def test_a_file_that_is_called_like_a_known_module_hides_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -184,7 +184,7 @@ def test_doctor_sees_who_is_alive(
     ]
 
     assert [each["level"] for each in workers] == ["ok"]
-    assert "1 runs: alive" in workers[0]["detail"]
+    assert "1 run: alive" in workers[0]["detail"]
 
 
 def test_doctor_fails_where_the_store_cannot_be_used(perdure: Perdure, tmp_path: Path) -> None:

@@ -82,7 +82,11 @@ def demo(
         raise InvalidInputError("--dir", str(error)) from error
     show = _Show(is_quiet=is_json)
     tally = directing.Tally()
-    report = session.run_async(lambda: _perform(plan, show, tally, _Decide(show, approve_all, limit)))
+    try:
+        report = session.run_async(lambda: _perform(plan, show, tally, _Decide(show, approve_all, limit)))
+    except session.Stopped:
+        complain(f"nothing is lost; go on with: {_again(plan)}")
+        raise
     document = _document(plan, tally, report)
     emit(is_json, document, lambda out: _show_report(out, plan, tally, report))
     if not report.is_proven:
@@ -96,9 +100,12 @@ def _euros(text: str | None) -> Decimal | None:
     from perdure.examples.amounts import AmountError, parse_amount
 
     try:
-        return parse_amount(text)[0]
+        limit, currency = parse_amount(text)
     except AmountError as error:
         raise InvalidInputError("--deny-over", str(error)) from error
+    if currency not in (None, "EUR") or limit < 0:
+        raise InvalidInputError("--deny-over", f"{text!r} is not a number of euros, 0 or more")
+    return limit
 
 
 async def _perform(plan: Plan, show: _Show, tally: Tally, decide: _Decide) -> Report:
@@ -126,6 +133,7 @@ class _Decide:
         self._show = show
         self._approve_all = approve_all
         self._deny_over = deny_over
+        self._has_ended = False  # the input of the person who is asked
 
     async def all(self, questions: Sequence[InterruptRow], store: Store) -> int | None:
         """Answer what can be answered. The number of approvals, or None if nothing was answered."""
@@ -149,7 +157,7 @@ class _Decide:
             return False
         if self._approve_all:
             return True
-        if self._show.is_quiet or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        if self._has_ended or self._show.is_quiet or not (sys.stdin.isatty() and sys.stdout.isatty()):
             return None
         return self._ask(place, context)
 
@@ -158,11 +166,13 @@ class _Decide:
         text = ", ".join(f"{name} {cell(value)}" for name, value in context.items())
         while True:
             try:
-                typed = (
-                    input(f"[{place}] {text}\n      approve? [y]es [n]o [a]ll that are left [s]kip: ").strip().lower()
-                )
+                with session.blocking():
+                    typed = input(f"[{place}] {text}\n      approve? [y]es [n]o [a]ll that are left [s]kip: ")
             except EOFError:
+                self._has_ended = True
+                print()
                 return None
+            typed = typed.strip().lower()
             if typed in ("a", "all"):
                 self._approve_all = True
             if typed in ("y", "yes", "a", "all"):
@@ -183,7 +193,7 @@ class _Show:
         self.is_quiet = is_quiet
         self._progress: Progress | None = None
         self._task: TaskID | None = None
-        self._last: tuple[str, ...] = ()
+        self._last = ""
 
     def say(self, text: str) -> None:
         if self.is_quiet:
@@ -206,11 +216,10 @@ class _Show:
 
         columns = (
             BarColumn(),
-            TextColumn("{task.completed}/{task.total}"),
             TextColumn("{task.description}", markup=False),
         )
         self._progress = Progress(*columns, transient=True)
-        self._task = self._progress.add_task("", total=None)
+        self._task = self._progress.add_task("starting", total=None)
         self._progress.start()
 
     def __exit__(self, *_: object) -> None:
@@ -220,12 +229,12 @@ class _Show:
 
     def progress(self, counts: Mapping[str, int], total: int) -> None:
         done = sum(counts.get(name, 0) for name in ("completed", "failed", "cancelled"))
-        text = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+        text = ", ".join([f"{done}/{total}", *(f"{count} {name}" for name, count in sorted(counts.items()))])
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, total=total, completed=done, description=text)
-        elif not self.is_quiet and (text, str(total)) != self._last:
-            self._last = (text, str(total))
-            print(f"  {done}/{total} done ({text})", flush=True)
+        elif not self.is_quiet and text != self._last:
+            self._last = text
+            print(f"  {text}", flush=True)
 
 
 def _commands(plan: Plan, report: Report) -> list[tuple[str, str]]:
@@ -235,32 +244,47 @@ def _commands(plan: Plan, report: Report) -> list[tuple[str, str]]:
     from perdure.examples.expenses import RUNNER
 
     at = session.address(plan.store)
-    found = [
-        ("the runs", shlex.join(["perdure", "runs", *at])),
-        ("one of them", shlex.join(["perdure", "inspect", _example(plan), *at])),
-    ]
+    found = [("the runs", shlex.join(["perdure", "runs", *at]))]
+    if example := _example(plan):
+        found.append(("one of them", shlex.join(["perdure", "inspect", example, *at])))
     if report.pending:
         answer = shlex.join(
             ["perdure", "resume", report.pending[0], "--runner", RUNNER, *at, "--value", '{"approved": true}']
         )
-        again = shlex.join(
-            ["perdure", "demo", "--input", str(plan.file), "--dir", str(plan.folder), *at, "--approve-all"]
-        )
         found += [
             ("open questions", shlex.join(["perdure", "list-pending", *at])),
             ("answer one", answer),
-            ("approve all", again),
+            ("approve all", f"{_again(plan)} --approve-all"),
         ]
     return found
 
 
-def _example(plan: Plan) -> str:
+def _again(plan: Plan) -> str:
+    """The demo of the same claims, where it stands now."""
+    import shlex
+
+    at = session.address(plan.store)
+    return shlex.join(["perdure", "demo", "--input", str(plan.file), "--dir", str(plan.folder), *at])
+
+
+def _activation() -> str | None:
+    """What puts `perdure` on the path, if it is in an environment that is not active."""
+    import shlex
+    import shutil
+
+    script = Path(sys.prefix) / "bin" / "activate"
+    if shutil.which("perdure") or not script.is_file():
+        return None
+    return shlex.join([".", str(script)])
+
+
+def _example(plan: Plan) -> str | None:
     """A run worth looking at: one that asked, if there is one."""
     from perdure.examples.proof import due_of
 
     claims = plan.submitted.claims
     asked = (claim.run_id for claim in claims if due_of(claim.order["cells"]).is_asked)
-    return next(asked, claims[0].run_id if claims else "RUN_ID")
+    return next(asked, claims[0].run_id if claims else None)
 
 
 def _document(plan: Plan, tally: Tally, report: Report) -> dict[str, Any]:
@@ -291,10 +315,14 @@ def _show_report(out: Console, plan: Plan, tally: Tally, report: Report) -> None
         line(f"  line {number:>4}  {field}: {visible(problem)}")
     for number, first in report.duplicates:
         line(f"  line {number:>4}  claims the same as line {first}")
+    if not report.malformed and not report.duplicates:
+        line("  none")
     line()
     line("Claims", style="bold")
     for decision, count in sorted(report.decisions.items()):
         line(f"  {count:>5}  {decision}")
+    if not report.decisions and not report.pending:
+        line("  none")
     if report.pending:
         line(f"  {len(report.pending):>5}  wait for an answer", style="yellow")
     line()
@@ -305,13 +333,16 @@ def _show_report(out: Console, plan: Plan, tally: Tally, report: Report) -> None
             style="" if check.is_true else "red",
         )
     worst = sum("between" in kill for kill in tally.kills)
-    line(f"        {tally.started} workers, {len(tally.kills)} of them killed, {worst} between payment and record")
+    workers = "1 worker" if tally.started == 1 else f"{tally.started} workers"
+    line(f"        {workers}, {len(tally.kills)} of them killed, {worst} between payment and record")
     line(
         f"        {report.performed} operations performed and recorded;"
         f" {report.replayed} times one was read, not performed again"
     )
     line()
     line("Look around", style="bold")
+    if first := _activation():
+        line(f"  {'once per shell':<15} {visible(first)}")
     line(f"  {'ledger':<15} {plan.folder / 'ledger.jsonl'}")
     for what, command in _commands(plan, report):
         line(f"  {what:<15} {visible(command)}")

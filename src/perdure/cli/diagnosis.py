@@ -120,7 +120,9 @@ async def _workers(opened: Store) -> list[Finding]:
     findings = []
     for each in await opened.worker_list():
         proof = await opened.worker_probe(each)
-        place = f"pid {each.pid} on {each.host}, {each.run_count} runs"
+        place = f"pid {each.pid} on {each.host}, {each.run_count} run{'' if each.run_count == 1 else 's'}"
+        if proof == "dead" and each.run_count == 0:
+            continue  # nothing is left to be done about it
         if proof == "dead":
             findings.append(Finding("worker", "warn", f"{place}: dead; the next worker takes its runs"))
         else:
@@ -165,4 +167,6 @@ def _without_runner(rows: Sequence[RunRow], names: Sequence[str]) -> list[Findin
         return []
     counted = Counter(row.runner for row in rows if row.runner not in names)
     said = ", ".join(f"{count} of {name}" for name, count in sorted(counted.items()))
-    return [Finding("no runner here", "warn" if counted else "ok", said or "every open run has its runner")]
+    if not counted:
+        return [Finding("runners", "ok", "every open run has its runner")]
+    return [Finding("no runner here", "warn", said)]

@@ -106,7 +106,7 @@ def prepare(file: Path, folder: Path, store: str | None) -> Plan:
     folder.mkdir(parents=True, exist_ok=True)
     account = str(folder.resolve())
     return Plan(
-        file=file,
+        file=file.resolve(),
         folder=Path(account),
         store=store or f"sqlite:///{account}/claims.db",
         submitted=submissions(rows, account),
@@ -154,15 +154,13 @@ def _program(plan: Plan) -> list[str]:
         "-m",
         "perdure.examples.expenses",
         str(plan.file),
-        "--store",
-        plan.store,
         "--account",
         str(plan.folder),
     ]
 
 
 def _worker(plan: Plan) -> list[str]:
-    return ["-m", "perdure", "worker", "--runner", RUNNER, "--until-idle", "--store", plan.store]
+    return ["-m", "perdure", "worker", "--runner", RUNNER, "--until-idle"]
 
 
 async def _run_and_kill(plan: Plan, command: list[str], kill: Kill, stage: Stage, tally: Tally) -> bool:
@@ -231,7 +229,8 @@ async def _start(
         return await asyncio.create_subprocess_exec(
             sys.executable,
             *command,
-            env={**os.environ, **(gate or {})},
+            # Not as an argument: an address may hold a password, and everybody may list processes.
+            env={**os.environ, "PERDURE_STORE": plan.store, **(gate or {})},
             pass_fds=pass_fds,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=log,

@@ -22,6 +22,7 @@ from perdure.errors import ChainResumeError, InvalidInputError, OperationError
 if TYPE_CHECKING:
     from perdure.engine.engine import Engine
     from perdure.engine.results import RunResult
+    from perdure.engine.runner import Runner
 
 Input = Annotated[str | None, typer.Option("--input", metavar="JSON", help="The input, as JSON.", show_default=False)]
 InputFile = Annotated[
@@ -55,8 +56,10 @@ def run(
     """Start a run and follow it to its end, or until it waits for an answer."""
     from perdure.core import ids
 
-    value = _input(given, given_file)[1]
+    has_input, value = _input(given, given_file)
     loaded = load_runner(runner)
+    if not has_input:
+        _refuse_no_input(loaded)
     chosen = ids.run_id() if run_id is None else ids.check_id(run_id, "--id")
     url = session.store_url(store)
     _follow(chosen, url, runner, is_json, lambda engine: engine.run(loaded, value, execution_id=chosen))
@@ -325,6 +328,18 @@ def _refuse_missing(url: str, run_id: str) -> None:
         from perdure.errors import ChainCheckpointError
 
         raise ChainCheckpointError(f"no run {run_id}: there is no store at {file}")
+
+
+def _refuse_no_input(runner: Runner) -> None:
+    """A runner that takes an input does not get nothing by default. `--input null` is nothing, said aloud."""
+    import inspect
+
+    if not callable(runner):
+        return  # what it takes cannot be seen
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    for each in inspect.signature(runner).parameters.values():
+        if each.default is each.empty and each.kind not in kinds:
+            raise InvalidInputError("--input", f"is missing: {runner.name} takes {each.name}")
 
 
 def _input(text: str | None, file: str | None) -> tuple[bool, Any]:

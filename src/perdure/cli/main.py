@@ -18,7 +18,7 @@ import typer
 
 import perdure
 from perdure.cli.exits import Exit, exit_code, table
-from perdure.cli.output import complain, emit_lines
+from perdure.cli.output import complain, emit_lines, only_documents
 from perdure.cli.session import Stopped
 from perdure.errors import PerdureError
 
@@ -50,7 +50,6 @@ def build(names: Sequence[str] = tuple(_COMMANDS)) -> typer.Typer:
         name="perdure",
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        no_args_is_help=True,
         add_completion=True,
         epilog=_EPILOG,
     )
@@ -90,7 +89,8 @@ def run(arguments: Sequence[str]) -> int:
     is_known = bool(arguments) and arguments[0] in _COMMANDS
     command = typer.main.get_command(build(arguments[:1]) if is_known else build())
     try:
-        ended = command.main(args=list(arguments), prog_name="perdure", standalone_mode=False)
+        with only_documents(is_json):
+            ended = command.main(args=list(arguments) or ["--help"], prog_name="perdure", standalone_mode=False)
         sys.stdout.flush()
         return ended if isinstance(ended, int) else Exit.OK
     except typer.Exit as exit:

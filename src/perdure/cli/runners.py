@@ -66,7 +66,7 @@ def _load_module(name: str) -> ModuleType:
         if name == missing or name.startswith(missing + "."):
             raise InvalidInputError(OPTION, f"there is no module {name} (looked in {os.getcwd()} too)") from error
         raise InvalidInputError(OPTION, f"module {name} imports {missing}, which is not there") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script without a guard may end the process
         raise InvalidInputError(OPTION, f"module {name} cannot be imported: {_said(error)}") from error
 
 
@@ -87,7 +87,7 @@ def _load_file(path: Path) -> ModuleType:
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise InvalidInputError(OPTION, f"{path} cannot be imported: {_said(error)}") from error
     return module
@@ -115,7 +115,7 @@ def _as_runner(found: object, spec: str) -> Runner:
         )
     try:
         made = cast("FunctionType", found)()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InvalidInputError(OPTION, f"the factory {spec} raised {_said(error)}") from error
     if not is_runner(made):
         raise InvalidInputError(OPTION, f"the factory {spec} returned {_what(made)}, not a runner")

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 from urllib.parse import unquote
 
 from perdure.cli.output import complain
@@ -60,6 +59,26 @@ async def _until_signal(work: Callable[[], Awaitable[T]]) -> T:
         raise
 
 
+@contextmanager
+def blocking() -> Iterator[None]:
+    """While the loop is blocked by somebody who is asked something, a signal ends the command at once: the loop
+    could not act on it before the answer.
+    """
+
+    def stop(number: int, _: object) -> NoReturn:
+        raise Stopped(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    wakeup = signal.set_wakeup_fd(-1)  # else the loop would hear of the signal, too
+    before = [signal.signal(number, stop) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+
+
 def store_url(store: str | None, db_path: str | None = None) -> str:
     """The store that a command is about."""
     if store is not None and db_path is not None:
@@ -70,15 +89,19 @@ def store_url(store: str | None, db_path: str | None = None) -> str:
 
 
 def address(url: str) -> list[str]:
-    """The option that names the store in a command we show; none for the default or one with a password."""
+    """The option that names the store in a command we show; none for the default. A password is left out."""
     from perdure.core.settings import get_config
 
-    return [] if url == get_config().store_url or redacted(url) != url else ["--store", url]
+    return [] if url == get_config().store_url else ["--store", redacted(url)]
 
 
 def redacted(url: str) -> str:
     """The store's address without its password."""
-    return re.sub(r"(?<=://)([^/@:]*):[^/@]*@", r"\1:...@", url)
+    if is_file(url):
+        return url
+    from perdure.store import postgres_url
+
+    return postgres_url.redacted(url)
 
 
 def missing_file(url: str) -> Path | None:
@@ -90,8 +113,8 @@ def missing_file(url: str) -> Path | None:
 
 
 def is_file(url: str) -> bool:
-    """Whether the address names an SQLite file. An unknown kind of store is refused when it is opened."""
-    return "://" not in url or url.startswith("sqlite://")
+    """Whether the address names an SQLite file. What is no address is refused when it is opened."""
+    return "://" not in url or url.startswith("sqlite:///")
 
 
 def sqlite_file(url: str) -> Path:

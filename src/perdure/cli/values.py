@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ def parse_json(text: str, option: str) -> Any:
     try:
         return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
-        raise InvalidInputError(option, f"is not JSON: {error}") from None
+        raise InvalidInputError(option, f"is not JSON: {error}{_hint(text, option)}") from None
 
 
 def parse_answer(text: str, option: str = "--value") -> Resume:
@@ -96,6 +97,14 @@ def shown(value: object) -> str:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
+
+
+def _hint(text: str, option: str) -> str:
+    """What was probably meant. Who writes a bare word for an answer learns what one looks like."""
+    if option == "--value":
+        return '; an answer is {"approved": true} or {"approved": false}'
+    is_bare = re.fullmatch(r"[\w .-]+", text) is not None
+    return f"; a text is written with its quotes: {option} '{json.dumps(text)}'" if is_bare else ""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
