@@ -1,7 +1,7 @@
 """What goes to which stream, and how it looks. With --json stdout carries one JSON document and nothing else.
 
-Ids are never cut: without a terminal a table is as wide as it needs to be. With one, its longest column gives
-way; where that is not enough, each row becomes a block of lines.
+Ids are never cut: without a terminal a table is as wide as it needs to be. With one, its longest column of
+words gives way; where that is not enough, each row becomes a block of lines.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 _ENDLESS = 100_000
 _GAP = 3  # between two columns of a table
-_MIN_FOLDED = 20  # a column that gives way is no narrower than this
+_MIN_FOLDED = 12  # a column that gives way is no narrower than this
 _documents: ContextVar[TextIO | None] = ContextVar("documents", default=None)
 STYLES = {
     "completed": "green", "paused": "yellow", "waiting": "yellow", "failed": "red", "cancelled": "magenta",
@@ -97,10 +97,12 @@ def table(target: Console, columns: Sequence[str], rows: Sequence[Sequence[objec
     """
     texts = [[cell(value) for value in row] for row in rows]
     widths = [max([len(name), *(len(row[number]) for row in texts)]) for number, name in enumerate(columns)]
-    folded = max(range(ids, len(columns)), key=lambda number: widths[number])
+    # Words are folded between words; what has none, a time or an id, would be torn.
+    has_words = [any(" " in row[number] for row in texts) for number in range(len(columns))]
+    folded = max(range(ids, len(columns)), key=lambda number: (has_words[number], widths[number]))
     left = target.width - sum(widths) + widths[folded] - _GAP * (len(columns) - 1)
     if left < min(widths[folded], _MIN_FOLDED):
-        return _blocks(columns, texts)
+        return _blocks(columns, texts, target.width)
     return _table(columns, texts, folded)
 
 
@@ -117,7 +119,7 @@ def _table(columns: Sequence[str], texts: Sequence[Sequence[str]], folded: int) 
     return made
 
 
-def _blocks(columns: Sequence[str], texts: Sequence[Sequence[str]]) -> RenderableType:
+def _blocks(columns: Sequence[str], texts: Sequence[Sequence[str]], room: int) -> RenderableType:
     """Each row as lines of its own: what it is about, and below, what there is to say of it."""
     from rich.console import Group
     from rich.padding import Padding
@@ -132,7 +134,11 @@ def _blocks(columns: Sequence[str], texts: Sequence[Sequence[str]]) -> Renderabl
         for name, text in zip(columns[1:], row[1:], strict=True):
             if text:
                 grid.add_row(name, _styled(text))
-        lines += [Text(row[0], style="bold", overflow="fold"), Padding(grid, (0, 0, 0, 2))]
+        # Without its name, the longest id there is would not fit forty columns.
+        heading = Text(row[0], style="bold", overflow="fold")
+        if len(columns[0]) + 2 + len(row[0]) <= room:
+            heading = Text.assemble((f"{columns[0]}  ", "dim"), heading)
+        lines += [heading, Padding(grid, (0, 0, 1, 2))]
     return Group(*lines)
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
-from typing import Any
+from typing import Any, TypeVar
 
 from perdure.core import codec, ids
 from perdure.core.fold import Journal, fold
@@ -29,6 +29,8 @@ from perdure.engine.presence import Presence, new_worker
 from perdure.engine.runner import Runner
 from perdure.errors import DurableRecoveryError, DurableStorageError, RunLost
 from perdure.store.base import Entry, Lane, Store
+
+T = TypeVar("T")
 
 log = logging.getLogger("perdure")
 
@@ -198,7 +200,7 @@ class Host:
 
     async def take_stray(self, runners: dict[str, Runner]) -> None:
         """Take up runs that are ours in the store and nobody drives: a claim whose commit was in doubt."""
-        await asyncio.shield(self.spawn(self._take_stray(runners)))
+        await self._kept(self._take_stray(runners))
 
     async def _take_stray(self, runners: dict[str, Runner]) -> None:
         async with self._claiming:  # so that nothing is just being loaded
@@ -210,7 +212,14 @@ class Host:
 
     async def claim(self, runners: dict[str, Runner], **request: Any) -> list[Drive]:
         """Claim runs and launch them, even if the caller is cancelled meanwhile: what is claimed is driven."""
-        return await asyncio.shield(self.spawn(self._claim(runners, request)))
+        return await self._kept(self._claim(runners, request)) or []
+
+    async def _kept(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Wait for work that goes on if the caller is cancelled. None if this host is closed meanwhile, which
+        ends it."""
+        task = self.spawn(work)
+        await asyncio.wait((task,))
+        return None if task.cancelled() else task.result()
 
     async def _claim(self, runners: dict[str, Runner], request: dict[str, Any]) -> list[Drive]:
         await self.ready()
@@ -343,7 +352,7 @@ class Host:
         """Wait until this host is a worker, which it is but for the moments after it has lost its lease."""
         await self._ready.wait()
 
-    def spawn(self, coro: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def spawn(self, coro: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """A task owned by this host, in an empty context: nothing of the caller's reaches the engine."""
         task = self.loop.create_task(coro, context=Context())
         self._tasks.add(task)

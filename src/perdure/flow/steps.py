@@ -112,7 +112,8 @@ def step(function: Callable[..., Any] | None = None, /, *args: Any, **kwargs: An
         if args:
             raise InvalidInputError("function", "the first argument is what to call")
         return _decorator(**kwargs)
-    if args or kwargs:
+    if args or kwargs or current() is not None:
+        # Inside a run, `step(function)` is a call without arguments; functions are made steps outside.
         return perform(_spec(function), args, kwargs)
     return function if isinstance(function, Step) else Step(_spec(function))
 
