@@ -48,11 +48,12 @@ def test_where_a_table_does_not_fit_each_row_is_a_block() -> None:
     row = ("r1", "q_0123456789abcdef01234567", "waiting", "why not", "2026-01-02T03:04:05.678Z")
 
     assert _shown(40, [row]) == [
-        "r1",
+        "run  r1",
         "  question  q_0123456789abcdef01234567",
         "  status    waiting",
         "  reason    why not",
         "  at        2026-01-02T03:04:05.678Z",
+        "",
     ]
 
 
