@@ -37,6 +37,7 @@ class Bodies:
         self._running: dict[Call, asyncio.Future[Any]] = {}
         self._due: dict[Call, asyncio.TimerHandle] = {}
         self._starting: set[Call] = set()
+        self._late: set[asyncio.Future[Any]] = set()
         self._cancelled: dict[Call, asyncio.TimerHandle] = {}
         """Bodies that somebody cancelled: in doubt until it is clear that the loop goes on."""
 
@@ -125,20 +126,28 @@ class Bodies:
             body.cancel()
             return
         # The thread cannot be stopped: the attempt has failed now, the next one waits until the thread has ended.
+        self._leave_behind(call, body)
         self._failed(call, _timeout_error(call), body)
+
+    def _leave_behind(self, call: Call, body: asyncio.Future[Any]) -> None:
+        """A thread whose result nobody waits for any more: the run may pause and end without it."""
+        self._late.add(body)
+        self._running.pop(call, None)
 
     # How a body ended.
 
     def _done(self, call: Call, body: asyncio.Future[Any]) -> None:
         drive = self._drive
-        self._running.pop(call, None)
+        if body not in self._late:
+            self._running.pop(call, None)
         scope = call.scope
-        if scope is not None:
+        if scope is not None and scope.call.body is body:
             scope.is_closed = True
         if drive.ended.done():
             _retrieve(body)
             return
-        if call.is_timed_out and not call.spec.is_async:
+        if body in self._late:
+            self._late.discard(body)
             drive.note_late(call, self._outcome(call, body))
             drive.pump()
             return
@@ -263,14 +272,20 @@ class Bodies:
         handle = self._due.pop(call, None)
         if handle is not None:
             handle.cancel()
-        if call.body is not None and not call.body.done() and call.spec.is_async:
+        if call.body is None or call.body.done():
+            return
+        if call.spec.is_async:
             call.body.cancel()
+        else:
+            self._leave_behind(call, call.body)
 
     def stop_all(self) -> None:
-        """Cancel every body that can be."""
+        """Cancel every body that can be, and wait for no thread."""
         for call, body in list(self._running.items()):
             if call.spec.is_async:
                 body.cancel()
+            else:
+                self._leave_behind(call, body)
 
     def stop_safe(self) -> None:
         """Cancel bodies that may be cut short without harm: the run ends and nobody wants their results."""

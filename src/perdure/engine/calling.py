@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any
 
 from perdure.core import codec, keys, recovery
 from perdure.core.records import OutcomeKind
 from perdure.engine.bodies import encode_value
 from perdure.engine.calls import Call, CallSpec, Outcome
-from perdure.engine.context import TaskScope
+from perdure.engine.context import Around, TaskScope
 from perdure.errors import (
     DurableLimitError,
     DurableRecoveryError,
@@ -28,9 +29,56 @@ if TYPE_CHECKING:
     from perdure.engine.drive import Drive
 
 
+_UNWIND_ROUNDS = 1000
+
+
 def mark_cause(error: BaseException, key: str) -> None:
     """Remember on an exception which operation's recorded error it is: what a retry has to get past."""
     error.perdure_operation = key  # type: ignore[attr-defined]
+
+
+_IMMUTABLE = frozenset({str, int, float, bool, type(None), bytes, complex})
+
+
+def own_copy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments as the body gets them: its own, so that what it does to them is not seen once and never at replay."""
+    if not kwargs and all(type(arg) in _IMMUTABLE for arg in args):
+        return args, kwargs
+    return copy.deepcopy(args), copy.deepcopy(kwargs)
+
+
+class PendingCall(Coroutine[Any, Any, Any]):
+    """A call that has been made, to be awaited. One that is thrown away before it began (its task was cancelled, it was
+    closed) is given up like any other cancelled call; a plain coroutine could not tell."""
+
+    __slots__ = ("_call", "_calling", "_coro", "_is_begun")
+
+    def __init__(self, calling: Calling, call: Call, coro: Coroutine[Any, Any, Any]) -> None:
+        self._calling = calling
+        self._call = call
+        self._coro = coro
+        self._is_begun = False
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        self._is_begun = True
+        return self._coro.__await__()
+
+    def send(self, value: Any) -> Any:
+        self._is_begun = True
+        return self._coro.send(value)
+
+    def throw(self, *exception: Any) -> Any:
+        self._give_up_unbegun()
+        return self._coro.throw(*exception)
+
+    def close(self) -> None:
+        self._give_up_unbegun()
+        self._coro.close()
+
+    def _give_up_unbegun(self) -> None:
+        if not self._is_begun and not self._calling.is_void:
+            self._is_begun = True
+            self._calling.give_up(self._call)
 
 
 class Calling:
@@ -45,7 +93,7 @@ class Calling:
         self._drive.check_open()
         index = scope.next_index()
         text = self._bounded(spec, spec.arguments(args, kwargs))
-        call = Call(spec, scope.path, index, args, kwargs, text, codec.digest(text))
+        call = Call(spec, scope.path, index, *own_copy(args, kwargs), text, codec.digest(text))
         self.register(call)
         return call
 
@@ -104,6 +152,22 @@ class Calling:
             raise asyncio.CancelledError
         self._drive.arrived.append((call, outcome, ()))
         return await self.wait_recorded(call)
+
+    @property
+    def is_void(self) -> bool:
+        return self._drive.is_void
+
+    def pending(self, call: Call, coro: Coroutine[Any, Any, Any] | None = None) -> PendingCall:
+        """What workflow code awaits; `coro` does the waiting where it is more than `wait`."""
+        return PendingCall(self, call, self.wait(call) if coro is None else coro)
+
+    async def unwind_cancelled(self, around: Around) -> None:
+        """Let tasks of a nested workflow that it has cancelled end before it is looked at what it has left open."""
+        for _ in range(_UNWIND_ROUNDS):
+            tasks = [task for task in self._drive.loop.tasks if task.scope.around is around]
+            if not any(task.cancelling() and not task.done() for task in tasks):
+                return
+            await asyncio.sleep(0)
 
     def check_awaited(self, call: Call) -> None:
         """A nested workflow has returned: raise if calls of it are still open."""
@@ -196,7 +260,7 @@ class Calling:
         op = self._drive.journal.operations.get(call.key)
         if op is None or not op.is_completed:
             self._drive.complete(call, Outcome(OutcomeKind.CANCELLED, None))
-        self._drive.recorder.mark_delivered(self._drive.questions.give_up(call))
+        self._drive.recorder.mark_abandoned(self._drive.questions.give_up(call))
         self._drive.bodies.stop(call)
 
     def _bounded(self, spec: CallSpec, text: str) -> str:

@@ -40,6 +40,7 @@ from perdure.engine.runloop import RunLoop, RunTimer
 from perdure.engine.timers import Timers
 from perdure.errors import (
     DurableRecoveryError,
+    DurableStorageError,
     InterruptSignal,
     RunLost,
 )
@@ -265,6 +266,8 @@ class Drive:
         self.is_paused = False
         try:
             self._pump()
+        except DurableStorageError as error:
+            self._on_refused(error)
         except Exception as error:
             log.exception("run %s: the engine failed", self.run_id)
             self._on_refused(error)
@@ -307,6 +310,10 @@ class Drive:
         if self._cursor >= len(self._replay):
             return None
         return self.journal.operations[self._replay[self._cursor]]
+
+    def left_to_release(self) -> list[str]:
+        """Keys of the recorded completions that have not been released."""
+        return self._replay[self._cursor :]
 
     def release_now(self, call: Call) -> Outcome | None:
         """A synchronous call takes its recorded outcome, if it is the next one in order; else None."""

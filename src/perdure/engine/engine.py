@@ -17,6 +17,7 @@ from perdure.core.records import InterruptRow, Loaded, NewRun, QuestionStatus, R
 from perdure.core.settings import EngineSettings, get_config
 from perdure.core.states import Status, is_terminal
 from perdure.engine.answers import choose_answers
+from perdure.engine.context import TaskScope, current
 from perdure.engine.drive import Drive
 from perdure.engine.ending import DriveEnd
 from perdure.engine.host import Host, digest_of_input, new_run_id
@@ -33,6 +34,7 @@ from perdure.errors import (
     DurableRecoveryError,
     DurableRunError,
     DurableStorageError,
+    PerdureError,
     RunBusy,
     RunLost,
 )
@@ -297,10 +299,11 @@ class Engine:
         if operation_id != row.blocked_operation:
             raise ChainResumeError(f"run {row.run_id} is blocked by {row.blocked_operation}, not by {operation_id}")
         loaded = await self.store.run_load(row.run_id)
-        key = operation_id.removeprefix(row.run_id + "/")
-        op = fold(loaded.records).operations.get(key)
-        if op is None:
+        operations = fold(loaded.records).operations
+        key = keys.key_of(operation_id, row.run_id, operations)
+        if key is None:
             raise ChainResumeError(f"run {row.run_id} has no operation {operation_id}")
+        op = operations[key]
         await self.store.run_repeat(row.run_id, Record(RecordType.REPEAT, op.path, op.index, op.kind, op.name))
 
     async def retry(self, runner: Runner, execution_id: str) -> RunResult[Any]:
@@ -354,7 +357,7 @@ class Engine:
             raise RunBusy(execution_id, f"run {execution_id} is being run right now; name the checkpoint to fork from")
         loaded = await self.store.run_load(execution_id)
         seq = 1 if has_value else checkpoints.fork_point(loaded, checkpoint_id)
-        run_id = new_id or new_run_id()
+        run_id = new_run_id() if new_id is None else ids.check_id(new_id, "new_id")
         await self._store_fork(runner, loaded, run_id, seq, value, has_value)
         return await self._follow_after(runner, run_id)
 
@@ -362,7 +365,7 @@ class Engine:
         self, runner: Runner, loaded: Loaded, run_id: str, seq: int, value: Any, has_value: bool
     ) -> None:
         records = recovery.fork_records(loaded.records, seq)
-        data = runner.encode_input(value) if has_value else fold(loaded.records).input_data or "null"
+        data = runner.encode_input(value) if has_value else recovery.input_of(loaded)
         new = NewRun(
             run_id=run_id,
             root_id=run_id,
@@ -417,6 +420,10 @@ class Engine:
         await self.work(runners, until_idle=True)
 
     def _check_open(self) -> None:
+        if isinstance(current(), TaskScope):
+            raise PerdureError(
+                "runs are started, resumed and forked from a step; or call the workflow: `await other(x)`"
+            )
         if self.host.is_closing:
             raise DurableStorageError("the engine is closed")
 
@@ -473,7 +480,12 @@ def open_engine(
     """Open an engine in the running event loop: on a URL (default `get_config().store_url`), or on an open store that
     stays the caller's. Awaitable, and an asynchronous context manager. `is_inline` is for callers that own their
     loop: commits may be made on it."""
-    return _Opening(_open(store if store is not None else get_config().store_url, settings, is_inline))
+    chosen = get_config().store_url if store is None else store
+    if not isinstance(chosen, str) and not hasattr(chosen, "run_load"):
+        raise InvalidInputError("store", f"expected a URL or an open store, got {type(chosen).__qualname__}")
+    if settings is not None and not isinstance(settings, EngineSettings):
+        raise InvalidInputError("settings", f"expected EngineSettings, got {type(settings).__qualname__}")
+    return _Opening(_open(chosen, settings, is_inline))
 
 
 async def _open(store: str | Store, settings: EngineSettings | None, is_inline: bool) -> Engine:

@@ -57,6 +57,8 @@ class Host:
         self._unsubscribe: Callable[[], None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._claiming = asyncio.Lock()
+        self._retaking: set[str] = set()
+        """Runs of ours that are being taken up again after the store refused an entry of theirs."""
         self._ready = asyncio.Event()
         self._is_checking = False
         self._wants_check = False
@@ -69,7 +71,9 @@ class Host:
     async def _join(self) -> None:
         worker = await self.store.worker_register(await asyncio.to_thread(new_worker))
         self.worker_id = worker.worker_id
-        self._presence = Presence(self.store, self.worker_id, self.settings.lease_s, self._lease_lost)
+        self._presence = Presence(
+            self.store, self.worker_id, self.settings.lease_s, self._lease_lost, self.loop.is_closed
+        )
         self._presence.start()
         self._ready.set()
 
@@ -177,7 +181,10 @@ class Host:
         if self.drives.get(drive.run_id) is drive:
             del self.drives[drive.run_id]
         error = drive.ended.result().error
-        if drive.ended.result().is_lost and not isinstance(error, RunLost) and not self.is_closing:
+        end = drive.ended.result()
+        was_created = drive.lane.committed > 0 or drive.lane.fence > 1  # else it is somebody else's, or nobody's
+        if end.is_lost and was_created and not isinstance(error, RunLost) and not self.is_closing:
+            self._retaking.add(drive.run_id)
             self.spawn(self._retake(drive, error))
         self.news.tell()
 
@@ -191,8 +198,10 @@ class Host:
                 claims = await self.store.run_claim(self.worker_id, runners=[runner.name], **request)
                 for claim in claims:
                     taken = self.launch(runner, claim, await self.store.run_load(drive.run_id))
+                    self._retaking.discard(drive.run_id)
                     if not isinstance(error, DurableStorageError):
                         taken.need_attention(DurableRecoveryError(f"run {drive.run_id}: an entry was refused: {error}"))
+                self._retaking.discard(drive.run_id)
                 return
             except DurableStorageError as away:
                 log.warning("run %s waits for the store: %s", drive.run_id, away)
@@ -205,7 +214,8 @@ class Host:
     async def _take_stray(self, runners: dict[str, Runner]) -> None:
         async with self._claiming:  # so that nothing is just being loaded
             rows = await self.store.run_list(RunFilter(status=Status.RUNNING, limit=1000))
-        stray = [r.run_id for r in rows if r.worker_id == self.worker_id and r.run_id not in self.drives]
+        known = self.drives.keys() | self._retaking
+        stray = [r.run_id for r in rows if r.worker_id == self.worker_id and r.run_id not in known]
         if stray:
             log.warning("taking up %d runs that were claimed without our knowing", len(stray))
             await self._claim(runners, {"run_ids": stray, "dead_workers": [self.worker_id], "limit": len(stray)})
@@ -231,7 +241,8 @@ class Host:
     async def _launch_claim(self, runner: Runner, claim: Claim) -> Drive | None:
         """Load and launch. If the store is away just now, later: the run is ours and nobody else will."""
         try:
-            return self.launch(runner, claim, await self.store.run_load(claim.run_id))
+            loaded = await self.store.run_load(claim.run_id)
+            return None if self.is_closing else self.launch(runner, claim, loaded)
         except DurableStorageError as error:
             if not self.is_closing:
                 log.warning("run %s was claimed and cannot be loaded yet: %s", claim.run_id, error)

@@ -6,6 +6,7 @@ from a thread of their own, so that a blocked loop does not stop them; an error 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import threading
@@ -40,11 +41,14 @@ def new_worker() -> WorkerRow:
 class Presence:
     """The heartbeat of one worker."""
 
-    def __init__(self, store: Store, worker_id: str, lease_s: float, on_lost: Callable[[str], None]) -> None:
+    def __init__(
+        self, store: Store, worker_id: str, lease_s: float, on_lost: Callable[[str], None], is_gone: Callable[[], bool]
+    ) -> None:
         self._store = store
         self._worker_id = worker_id
         self._lease_s = lease_s
         self._on_lost = on_lost
+        self._is_gone = is_gone
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="perdure-heartbeat", daemon=True)
 
@@ -63,6 +67,9 @@ class Presence:
     def _beat(self) -> None:
         last_s = time.monotonic()
         while not self._stopped.wait(self.beat_s):
+            if self._is_gone():
+                self._leave()
+                return
             try:
                 is_ours = self._store.worker_beat(self._worker_id)
             except Exception as error:
@@ -75,6 +82,14 @@ class Presence:
             if time.monotonic() - last_s > self._lease_s * 2 / 3:
                 self._lost("the lease could not be renewed")
                 return
+
+    def _leave(self) -> None:
+        """The event loop has ended without closing its engine: nothing drives our runs, so they are given back."""
+        log.warning("worker %s: its event loop has ended; its runs are given back", self._worker_id)
+        try:
+            asyncio.run(self._store.worker_end(self._worker_id))
+        except Exception as error:
+            log.warning("worker %s could not be ended: %s", self._worker_id, error)
 
     def _lost(self, why: str) -> None:
         if not self._stopped.is_set():

@@ -112,6 +112,7 @@ class RunLoop(asyncio.AbstractEventLoop):
 
     def thaw(self, frozen: Frozen, value: object) -> None:
         """Let a frozen task go on: its synchronous call returns `value`, or raises it if it is an exception."""
+        self._left = _MAX_CALLBACKS
         self._inside(lambda: self._switch(frozen.stack, value))
 
     def dispose(self) -> None:
@@ -251,6 +252,9 @@ class RunLoop(asyncio.AbstractEventLoop):
         _refuse_as_completed()
         parent = asyncio.current_task(self)
         scope: TaskScope = parent.scope.child() if parent is not None else self.callback_scope.child()  # type: ignore[attr-defined]
+        if context is not None:
+            # A task frozen in a question stays inside its context, and a context can be entered only once.
+            context = context.copy()
         task = RunTask(coro, loop=self, name=name, context=context)
         task.scope = scope
         self.tasks.add(task)

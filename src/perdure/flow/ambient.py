@@ -24,8 +24,9 @@ _engines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Ambien
 class _Ambient:
     """An engine being opened or open, and what closes it when its loop shuts down."""
 
-    def __init__(self, opening: asyncio.Future[Engine]) -> None:
-        self.opening = opening
+    opening: asyncio.Future[Engine]
+
+    def __init__(self) -> None:
         self.guard: AsyncGenerator[None, None] | None = None
 
 
@@ -37,17 +38,19 @@ async def engine(store: str | Store | None) -> Engine:
     known = of_loop.get(key)
     if known is not None and (not known.opening.done() or _is_usable(known.opening)):
         return await asyncio.shield(known.opening)
-    ambient = of_loop[key] = _Ambient(asyncio.ensure_future(_opened(opened)))
-    made = await asyncio.shield(ambient.opening)
-    ambient.guard = _closing(made)
-    await anext(ambient.guard)
-    return made
+    ambient = of_loop[key] = _Ambient()
+    ambient.opening = asyncio.ensure_future(_opened(opened, ambient))
+    return await asyncio.shield(ambient.opening)
 
 
-async def _opened(store: str | Store) -> Engine:
+async def _opened(store: str | Store, ambient: _Ambient) -> Engine:
+    """Open, and see to it that it is closed, whatever becomes of the caller who was first."""
     from perdure.engine.engine import open_engine  # not needed to import perdure
 
-    return await open_engine(store)
+    engine = await open_engine(store)
+    ambient.guard = _closing(engine)
+    await anext(ambient.guard)
+    return engine
 
 
 def _is_usable(opening: asyncio.Future[Engine]) -> bool:

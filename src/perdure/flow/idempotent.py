@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 from perdure.core import codec
 from perdure.core.records import Kind, Recovery
 from perdure.engine import keyed
+from perdure.engine.calling import own_copy
 from perdure.engine.calls import Call, CallSpec, spec_of
 from perdure.engine.context import BodyScope, Running, TaskScope, current
 from perdure.errors import IdempotencyError, InvalidInputError, SerializationError
@@ -84,9 +85,10 @@ class Idempotent:
         """Called by workflow code: an operation like any other, whose body is the key's record."""
         drive = scope.drive
         drive.check_open()
-        call = Call(self._outer, scope.path, scope.next_index(), args, kwargs, shown, codec.digest(shown))
+        index = scope.next_index()
+        call = Call(self._outer, scope.path, index, *own_copy(args, kwargs), shown, codec.digest(shown))
         drive.calling.register(call)
-        return drive.calling.wait(call) if self.spec.is_async else drive.calling.wait_exclusive(call)
+        return drive.calling.pending(call) if self.spec.is_async else drive.calling.wait_exclusive(call)
 
     def _inner_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[BodyScope, Call]:
         scope = current()

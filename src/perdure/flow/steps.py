@@ -58,7 +58,7 @@ def perform(spec: CallSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Co
         call, line = inner.make(scope, spec, args, kwargs)
         return inner.run(scope, call, line)
     drive = scope.drive
-    return drive.calling.wait(drive.calling.call(scope, spec, args, kwargs))
+    return drive.calling.pending(drive.calling.call(scope, spec, args, kwargs))
 
 
 async def _plain(spec: CallSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -112,7 +112,7 @@ class Workflow(Generic[I, O]):
             )
         drive = scope.drive
         call = drive.calling.call(scope, self._spec, args, kwargs)
-        return _nested(drive, call, self._function)
+        return drive.calling.pending(call, _nested(drive, call, self._function))
 
     # Runs.
 
@@ -253,6 +253,7 @@ async def _nested(drive: Drive, call: Call, function: Callable[..., Coroutine[An
     drive.loop.enter_scope(inside)
     try:
         value = await function(*call.args, **call.kwargs)
+        await drive.calling.unwind_cancelled(inside.around)
         drive.calling.check_awaited(call)
         outcome = drive.calling.outcome_of(call, value)
     except (RunLost, GeneratorExit):
