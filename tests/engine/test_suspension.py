@@ -409,7 +409,7 @@ async def test_rule_the_interrupted_checkpoint_is_there_when_the_question_is(eng
     assert [(bare(c.node_id), c.status) for c in view] == [("quick", "completed"), ("ask", "interrupted")]
 
 
-async def test_rule_a_question_that_has_lost_its_race_is_withdrawn(engine: Engine):
+async def test_rule_a_question_that_has_lost_its_race_is_abandoned(engine: Engine):
     gate = Gate()
 
     @step
@@ -431,7 +431,7 @@ async def test_rule_a_question_that_has_lost_its_race_is_withdrawn(engine: Engin
     gate.open()
     await status_that(engine, run_id, "completed", "failed")
     assert (await engine.run(flow, execution_id=run_id)).output == ["nobody came"]
-    assert [q.status for q in await questions_of(engine, run_id)] == ["withdrawn"]
+    assert [q.status for q in await questions_of(engine, run_id)] == ["abandoned"]
 
 
 async def test_rule_a_timeout_around_a_direct_question_can_be_lost_by_the_person(engine: Engine):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.support.journals import done, question, stored
 
 from perdure.core.fold import Phase, fold
+from perdure.core.records import RecordType
+from perdure.errors import DurableRecoveryError
 
 
 def test_an_operation_goes_from_started_to_completed():
@@ -114,20 +117,21 @@ def test_input_and_result_are_found():
     assert (journal.input_data, journal.result_data, journal.result_status) == ("5", "6", "completed")
 
 
-def test_notes_and_unknown_records_change_nothing_that_replay_reads():
+def test_notes_change_nothing_that_replay_reads():
     plain = fold([done(1)])
-    noted = fold([done(1), stored(2, "note", name="late_result"), stored(3, "of a later version")])
+    noted = fold([done(1), stored(2, "note", name="something new", data="1")])
     assert noted.operations == plain.operations
     assert noted.replay_order() == plain.replay_order()
 
 
 def test_answers_that_have_not_entered_come_in_order_of_arrival_then_of_path():
     rows = [
-        question("late", index=1, answer="{}", answer_seq=9),
-        question("b", index=2, path="b", answer="{}", answer_seq=5),
-        question("a", index=2, path="a", answer="{}", answer_seq=5),
-        question("entered", index=4, answer="{}", answer_seq=1, delivered_at=1.0),
+        question("late", index=1, status="answered", answer="{}", answer_seq=9),
+        question("b", index=2, path="b", status="answered", answer="{}", answer_seq=5),
+        question("a", index=2, path="a", status="answered", answer="{}", answer_seq=5),
+        question("entered", index=4, status="answered", answer="{}", answer_seq=1, delivered_at=1.0),
         question("open", index=5),
+        question("abandoned", index=6, status="abandoned", answer="{}", answer_seq=2),
     ]
     assert [row.interrupt_id for row in fold([], rows).undelivered()] == ["a", "b", "late"]
 
@@ -138,3 +142,20 @@ def test_folding_all_at_once_equals_taking_one_record_after_another():
     for record in records[2:]:
         journal.apply(record)
     assert journal == fold(records)
+
+
+def test_a_record_of_an_unknown_type_is_refused_and_named():
+    """A newer version has written it: to leave it out might be to perform something again."""
+    with pytest.raises(DurableRecoveryError, match=r"record 2 .*'hm'"):
+        fold([done(1), stored(2, "hm")])
+
+
+@pytest.mark.parametrize("type_", list(RecordType))
+def test_every_type_of_record_is_known(type_: RecordType):
+    assert fold([done(1), stored(2, type_)]).last_seq == 2
+
+
+def test_an_input_that_was_lost_is_not_guessed():
+    assert fold([stored(1, "submitted", data="null")]).recorded_input() == "null"
+    with pytest.raises(DurableRecoveryError, match="input"):
+        fold([done(1)]).recorded_input()

@@ -67,7 +67,7 @@ def test_kinds_of_outcomes():
 
 
 def test_statuses_of_questions():
-    assert values(QuestionStatus) == {"pending", "answered", "withdrawn"}
+    assert values(QuestionStatus) == {"pending", "answered", "withdrawn", "abandoned"}
 
 
 def test_tags_of_the_codec():
@@ -80,7 +80,11 @@ def test_forms_of_keys():
     assert keys.operation_key(keys.task_path("", 1), 2) == "~1/2"
     assert keys.body_path("~1/2") == "~1/2!"
     assert keys.idempotency_path("pay", "00") == "@pay:00"
+    assert keys.idempotency_path("ü!/<pay>", "00") == "@%C3%BC%21%2F%3Cpay%3E:00"
+    assert keys.patch_path("ü!/new") == "%%C3%BC%21%2Fnew"
     assert keys.operation_id("run", "~1/2") == "run/~1/2"
+    assert keys.operation_id("a/b ü", "0") == "a%2Fb%20%C3%BC/0"
+    assert keys.operation_id("r" * 256, "0") == LONG_ID
 
 
 def test_digests_are_stored_and_may_not_change():
@@ -117,3 +121,4 @@ TAGS = {
     "$uuid",
 }
 DIGEST = "984530e49acf879ea2a3b7c3062fca65"
+LONG_ID = "sha256:fe3a14b469b39497a4dd87d3ba4abfb943cae221c1d431f10e1805a1cf36547e"

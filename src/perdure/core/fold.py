@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from perdure.core import keys
-from perdure.core.records import InterruptRow, Kind, OutcomeKind, RecordType, Recovery, StoredRecord
+from perdure.core.records import InterruptRow, Kind, OutcomeKind, QuestionStatus, RecordType, Recovery, StoredRecord
+from perdure.errors import DurableRecoveryError
 
 
 class Phase(StrEnum):
@@ -76,6 +77,8 @@ class Journal:
     completions: list[str] = field(default_factory=list)
     last_start: dict[str, int] = field(default_factory=dict)
     highest_index: dict[str, int] = field(default_factory=dict)
+    inside: dict[str, list[Operation]] = field(default_factory=dict)
+    """Calls made inside a body, by the path of the body, in the order they began."""
     patches: dict[str, bool] = field(default_factory=dict)
     interrupts: dict[tuple[str, int], dict[str, InterruptRow]] = field(default_factory=dict)
     input_data: str | None = None
@@ -86,15 +89,26 @@ class Journal:
     last_seq: int = 0
 
     def apply(self, record: StoredRecord) -> None:
-        """Take one record into account. Records come in sequence order."""
+        """Take one record into account. Records come in sequence order. Raises `DurableRecoveryError` for an unknown
+        type."""
         self.last_seq = record.seq
         if record.at:
             self.last_at = record.at
         if record.clock_s > self.clock_s:
             self.clock_s = record.clock_s
         handler = _HANDLERS.get(record.type)
-        if handler is not None:
-            handler(self, record)
+        if handler is None:
+            # A newer version has written it. To leave it out might be to perform an operation again.
+            raise DurableRecoveryError(
+                f"record {record.seq} is of type {record.type!r}, which this version of Perdure does not know"
+            )
+        handler(self, record)
+
+    def recorded_input(self) -> str:
+        """The run's input, encoded. Raises `DurableRecoveryError` if the journal has lost it: nobody may guess one."""
+        if self.input_data is None:
+            raise DurableRecoveryError("the journal does not have the run's input")
+        return self.input_data
 
     def replay_order(self) -> list[str]:
         """Keys to release, in recorded order: completed, not dropped, not inside an operation whose own end is
@@ -123,7 +137,7 @@ class Journal:
         """Answers that have not entered the run, in order of arrival."""
         rows = [row for rows in self.interrupts.values() for row in rows.values()]
         return sorted(
-            (row for row in rows if row.answer is not None and row.delivered_at is None),
+            (row for row in rows if row.status == QuestionStatus.ANSWERED and row.delivered_at is None),
             key=lambda row: (row.answer_seq or 0, row.path, row.index),
         )
 
@@ -137,7 +151,8 @@ class Journal:
 
 
 def fold(records: Iterable[StoredRecord], interrupts: Iterable[InterruptRow] = ()) -> Journal:
-    """The journal of one run from its stored records (ascending) and questions."""
+    """The journal of one run from its stored records (ascending) and questions. Raises `DurableRecoveryError` if this
+    version cannot read it."""
     journal = Journal()
     for record in records:
         journal.apply(record)
@@ -173,6 +188,9 @@ def _begin(journal: Journal, record: StoredRecord) -> Operation:
         attempt=record.attempt or 1,
     )
     journal.operations[key] = op
+    body = keys.enclosing_body(record.path)
+    if body:
+        journal.inside.setdefault(body, []).append(op)
     journal.last_start[record.path] = record.seq
     if record.index > journal.highest_index.get(record.path, -1):
         journal.highest_index[record.path] = record.index
@@ -251,6 +269,10 @@ def _repeat(journal: Journal, record: StoredRecord) -> None:
         op.is_repeat = True
 
 
+def _ignored(journal: Journal, record: StoredRecord) -> None:
+    """For people only; or a fact that the run's row and its questions carry."""
+
+
 _HANDLERS: dict[str, Callable[[Journal, StoredRecord], None]] = {
     RecordType.SUBMITTED: _submitted,
     RecordType.STATUS: _status,
@@ -261,4 +283,7 @@ _HANDLERS: dict[str, Callable[[Journal, StoredRecord], None]] = {
     RecordType.COMPLETED: _completed,
     RecordType.DROPPED: _dropped,
     RecordType.REPEAT: _repeat,
+    RecordType.ANSWERED: _ignored,
+    RecordType.CANCEL: _ignored,
+    RecordType.NOTE: _ignored,
 }

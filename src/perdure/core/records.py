@@ -11,7 +11,11 @@ from typing import NamedTuple
 
 
 class RecordType(StrEnum):
-    """What a record says. Names are data: they are stored."""
+    """What a record says. Names are data: they are stored.
+
+    A version that meets a type it does not know stops the run, since what it left out it might perform again. So a new
+    kind of remark, which older versions may ignore, is a `note` with a name of its own and no new type.
+    """
 
     SUBMITTED = "submitted"  # data: the run's input
     STATUS = "status"  # outcome: the new status; data: why, if anything
@@ -64,7 +68,8 @@ class QuestionStatus(StrEnum):
 
     PENDING = "pending"
     ANSWERED = "answered"
-    WITHDRAWN = "withdrawn"
+    WITHDRAWN = "withdrawn"  # the run ended
+    ABANDONED = "abandoned"  # the code no longer waits for it; an answer that came too late stays with it
 
 
 class Record(NamedTuple):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from perdure.core import codec, ids, keys
+from perdure.core.fold import Phase
 from perdure.core.records import (
     InterruptRow,
     Kind,
@@ -41,6 +42,8 @@ class Questions:
         self._waiting: list[InterruptRow] = []
         self._parked: dict[tuple[str, int], Call] = {}
         self._seen: set[str] = set()
+        self._entered: set[str] = set()
+        """Answers that bodies have been given."""
 
     def load(self) -> None:
         """Take up answers that were stored and had not entered the run."""
@@ -88,6 +91,7 @@ class Questions:
             drive.recorder.deliver_inside(row.path, row.index, row.interrupt_id)
         drive.recorder.deliver(call, row.interrupt_id)
         drive.recorder.mark_delivered((row.interrupt_id,))
+        self._entered.add(row.interrupt_id)
         drive.bodies.again(call)
 
     def park(self, call: Call) -> None:
@@ -107,7 +111,7 @@ class Questions:
         self._parked = {place: parked for place, parked in self._parked.items() if parked is not call}
         self._waiting = [row for row in self._waiting if (row.path, row.index) not in places]
         rows = (row for place in places for row in self._drive.journal.interrupts.get(place, {}).values())
-        return [row.interrupt_id for row in rows if row.delivered_at is None]
+        return [row.interrupt_id for row in rows if row.delivered_at is None and row.interrupt_id not in self._entered]
 
     def _below(self, call: Call) -> set[tuple[str, int]]:
         """Where the questions of an operation and of the ones inside its body are."""
@@ -146,6 +150,7 @@ class Questions:
         drive = self._drive
         drive.check_open()
         text = codec.encode(context)
+        drive.settings.limits.check_payload("the context of a question", text)
         frozen = codec.decode(text)
         path, index = (scope.path, scope.next_index()) if key is None else (keys.named_path(scope.around.path, key), 0)
         spec = CallSpec(kind=Kind.INTERRUPT, name=keys.storable(reason), function=_no_body, recovery=Recovery.SAFE)
@@ -158,10 +163,16 @@ class Questions:
                 )
             )
         drive.calling.register(call)
-        if drive.journal.operations.get(call.key) is None:
+        op = drive.journal.operations.get(call.key)
+        row = drive.journal.interrupts.get((path, index), {}).get(DIRECT_SLOT)
+        if op is None or (op.phase is Phase.DROPPED and row is None):
+            # Dropped without a row: given up before it was stored, and now a retry asks.
             self._register(call, reason, text, bind)
-        else:
-            self._check_context(call, text, bind)
+            return call, text
+        if op.phase is Phase.DROPPED:
+            drive.recorder.suspend(call)  # the question is open again, or answered: the retry has seen to that
+        if row is not None and row.digest != call.digest:
+            self._context_differs(call, row, bind, is_direct=True)
         return call, text
 
     def _register(self, call: Call, reason: str, context: str, bind: bool) -> None:
@@ -170,11 +181,6 @@ class Questions:
         drive.recorder.suspend(call, (question,))
         drive.journal.add_interrupt(_pending_row(drive.run_id, question))
 
-    def _check_context(self, call: Call, text: str, bind: bool) -> None:
-        row = self._drive.journal.interrupts.get((call.path, call.index), {}).get(DIRECT_SLOT)
-        if row is not None and row.digest != codec.digest(text):
-            self._context_differs(call, row, bind, is_direct=True)
-
     # Asked inside a body.
 
     def ask_in_body(self, scope: BodyScope, reason: str, context: dict[str, Any], key: str | None, bind: bool) -> str:
@@ -182,6 +188,7 @@ class Questions:
         drive = self._drive
         line = scope.line()
         text = codec.encode(context)
+        drive.settings.limits.check_payload("the context of a question", text)
         with scope.lock:
             scope.check_open(line)
             if key is not None:

@@ -44,6 +44,7 @@ class Recorder:
         self._records: list[Record] = []
         self._questions: list[Question] = []
         self._delivered: list[str] = []
+        self._abandoned: list[str] = []
         self._barriers: collections.deque[tuple[int, Callable[..., None], tuple[Any, ...]]] = collections.deque()
 
     def clock(self) -> float:
@@ -87,11 +88,14 @@ class Recorder:
         self.record(Record(RecordType.DELIVERED, path, index, data=data, clock_s=self.clock()))
 
     def mark_delivered(self, interrupt_ids: Sequence[str]) -> None:
-        """These answers have entered the run with the next entry; of open questions: the code no longer waits for
-        them."""
+        """These answers have entered the run with the next entry."""
+        self._delivered.extend(interrupt_ids)
+
+    def mark_abandoned(self, interrupt_ids: Sequence[str]) -> None:
+        """The code no longer waits for these questions; what was not even asked yet is not asked at all."""
         unwritten = {question.interrupt_id for question in self._questions}
         self._questions = [q for q in self._questions if q.interrupt_id not in interrupt_ids]
-        self._delivered.extend(i for i in interrupt_ids if i not in unwritten)
+        self._abandoned.extend(i for i in interrupt_ids if i not in unwritten)
 
     def fail_attempt(self, call: Call, error: BaseException, delay_s: float) -> None:
         """An attempt has failed; the next one is due `delay_s` later."""
@@ -155,15 +159,16 @@ class Recorder:
     def flush(self, change: RunChange | None = None) -> int:
         """Hand over what was recorded since the last flush, as one entry; returns the entry number everything is
         under."""
-        if self._records or change is not None or self._questions or self._delivered:
+        if change is not None or self._has_more():
             entry = Entry(
                 lane=self.lane,
                 records=self._records,
                 change=change,
                 questions=self._questions,
                 delivered=self._delivered,
+                abandoned=self._abandoned,
             )
-            self._records, self._questions, self._delivered = [], [], []
+            self._records, self._questions, self._delivered, self._abandoned = [], [], [], []
             self._store.append(entry)
             if self._is_inline:
                 self._store.flush_inline()
@@ -171,8 +176,10 @@ class Recorder:
 
     def next_entry(self) -> int:
         """The number of the entry that what was recorded so far will be under once it is flushed."""
-        has_more = self._records or self._questions or self._delivered
-        return self.lane.enqueued + 1 if has_more else self.lane.enqueued
+        return self.lane.enqueued + 1 if self._has_more() else self.lane.enqueued
+
+    def _has_more(self) -> bool:
+        return bool(self._records or self._questions or self._delivered or self._abandoned)
 
     def after_commit(self, n: int, action: Callable[..., None], *args: Any) -> None:
         """Run `action` once entry `n` is durable (at once if it is)."""

@@ -71,8 +71,10 @@ class Entry:
     change: RunChange | None = None
     questions: Sequence[Question] = ()
     delivered: Sequence[str] = ()
-    """Interrupt ids whose answer has entered the run with this entry, or which its code no longer waits for
-    (withdrawn)."""
+    """Interrupt ids whose answer has entered the run with this entry."""
+    abandoned: Sequence[str] = ()
+    """Interrupt ids which the code no longer waits for: what has not entered the run does not any more, unless a retry
+    asks again. Wins over `delivered`."""
     create: NewRun | None = None
     """Insert the run (status running, owned by the lane's worker, fence of the lane) with its `submitted` record first.
 
@@ -106,7 +108,7 @@ class JournalStore(Protocol):
         """Store answers (interrupt id -> encoded Resume) and make the run runnable, in one transaction (law 4).
 
         Every id must be an open question of the run, else nothing is stored: `DurableNotFoundError` for an id that is
-        not the run's, `AlreadyResumed` if it is answered or withdrawn or the run is terminal. `waiting` becomes
+        not the run's, `AlreadyResumed` if it is not open or the run is terminal. `waiting` becomes
         `pending`; epoch+1; an `answered` record per answer (data: encoded {"interrupt_id", "answered_by"}).
         """
         ...
@@ -152,8 +154,9 @@ class RunStore(Protocol):
         ...
 
     async def run_retry(self, run_id: str, drops: Sequence[Record]) -> RunRow:
-        """A failed run becomes pending again: `dropped` records appended, attempt+1, withdrawn questions open again
-        under their ids. Any other status: `RunBusy` if it is owned, `AlreadyResumed` if completed or cancelled."""
+        """A failed run becomes pending again: `dropped` records appended, attempt+1, withdrawn and abandoned questions
+        open again under their ids (answered ones are undelivered again).
+        Any other status: `RunBusy` if it is owned, `AlreadyResumed` if completed or cancelled."""
         ...
 
     async def run_repeat(self, run_id: str, record: Record) -> RunRow:

@@ -69,6 +69,7 @@ class Batch:
     create: NewRun | None = None
     questions: list[Question] = field(default_factory=list)
     delivered: list[str] = field(default_factory=list)
+    abandoned: list[str] = field(default_factory=list)
     status: str | None = None
     """What `change` really wrote; of a batch found stored already, the status the run has."""
     refusal: BaseException | None = None
@@ -134,7 +135,7 @@ class Driver(Protocol):
         found stored (same fence, `entry_n >= last_n`) is left alone and counts as written. Everybody else is
         refused. Only doubt allows that: two lanes may claim to have created the same run. Sequence numbers
         come from the root's row.
-        `delivered` before `change`; `settle` decides the status.
+        `questions`, `abandoned`, `delivered`, `change`, in this order; `settle` decides the status.
 
         Raises (nothing stored, no reply valid): `StoreBusy`; `StoreLost`; `DurableConflictError`,
         `DurableLimitError`, `SerializationError` or `InvalidInputError` if some batch's content cannot be

@@ -143,6 +143,7 @@ def _is_lone(batch: Batch) -> bool:
         and batch.create is None
         and not batch.questions
         and not batch.delivered
+        and not batch.abandoned
         and 0 < len(batch.records) <= MAX_LONE_RECORDS
     )
 
@@ -241,6 +242,8 @@ def _delivered_columns(batches: Sequence[Batch]) -> dict[str, bytes]:
     return {
         "delivered_runs": texts([batch.lane.run_id for batch in batches for _ in batch.delivered]),
         "delivered_ids": texts([interrupt_id for batch in batches for interrupt_id in batch.delivered]),
+        "abandoned_runs": texts([batch.lane.run_id for batch in batches for _ in batch.abandoned]),
+        "abandoned_ids": texts([interrupt_id for batch in batches for interrupt_id in batch.abandoned]),
     }
 
 

@@ -77,6 +77,8 @@ def _take_numbers(session: Session, batch: Batch) -> int:
 def _write_beside(session: Session, batch: Batch, *, old: str, is_cancel_requested: bool) -> None:
     run_id, change = batch.lane.run_id, batch.change
     session.many("interrupt_insert", [rows.question(run_id, asked, session.now) for asked in batch.questions])
+    for interrupt_id in batch.abandoned:
+        session.run("interrupt_abandoned", {"id": interrupt_id, "run_id": run_id})
     for interrupt_id in batch.delivered:
         session.run("interrupt_delivered", {"id": interrupt_id, "run_id": run_id, "now": session.now})
     if change is None:

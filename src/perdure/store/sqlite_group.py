@@ -76,7 +76,7 @@ def write_batch(
         _explain(connection, batch, is_doubtful=lane in doubtful)
         return
     last_seq, old_status, is_cancel_requested = state
-    if batch.questions or batch.delivered or batch.change is not None:
+    if batch.questions or batch.delivered or batch.abandoned or batch.change is not None:
         _write_beside(connection, batch, now, old_status, bool(is_cancel_requested))
     records = batch.records if batch.change is None else settled_records(batch)
     pending += rows.record_rows(lane.run_id, last_seq - len(records) + 1, records, now)
@@ -159,6 +159,8 @@ def _write_beside(
     session = SqliteSession(connection, now)
     for asked in batch.questions:
         session.run("interrupt_insert", rows.question(run_id, asked, now))
+    for interrupt_id in batch.abandoned:
+        session.run("interrupt_abandoned", {"id": interrupt_id, "run_id": run_id})
     for interrupt_id in batch.delivered:
         session.run("interrupt_delivered", {"id": interrupt_id, "run_id": run_id, "now": now})
     if change is None:

@@ -343,6 +343,8 @@ def _merge(batch: Batch, entry: Entry) -> None:
         batch.questions.extend(entry.questions)
     if entry.delivered:
         batch.delivered.extend(entry.delivered)
+    if entry.abandoned:
+        batch.abandoned.extend(entry.abandoned)
     batch.change = entry.change
 
 

@@ -245,7 +245,7 @@ def _answer(facts: Facts, row: Row, is_over: bool) -> Iterator[str]:
     said = [r for r in of_run if r["type"] == "answered" and _data(r).get("interrupt_id") == row["id"]]
     if len(said) != 1:
         yield f"question {row['id']} was answered {len(said)} times"
-    if is_over and row["delivered_at"] is None:
+    if is_over and row["status"] == "answered" and row["delivered_at"] is None:
         yield f"the answer to question {row['id']} was never delivered"
     place = (row["path"], row["idx"])
     values = [r for r in of_run if r["type"] == "completed" and (r["path"], r["idx"]) == place]

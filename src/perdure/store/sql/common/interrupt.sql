@@ -10,7 +10,7 @@ VALUES (:id, :run_id, :path, :idx, :slot, :reason, :context, :digest, :bind, :st
 SELECT {interrupt}, run.runner FROM interrupt JOIN run ON run.id = interrupt.run_id
 WHERE (CAST(:run_id AS text) IS NULL OR interrupt.run_id = CAST(:run_id AS text))
   AND (CAST(:status AS text) IS NULL OR interrupt.status = CAST(:status AS text))
-ORDER BY interrupt.created_at, interrupt.run_id, interrupt.path, interrupt.idx, interrupt.slot
+ORDER BY interrupt.created_at, interrupt.run_id, interrupt.path, interrupt.idx, interrupt.slot, interrupt.id
 LIMIT :limit;
 
 -- name: interrupt_load
@@ -29,17 +29,24 @@ UPDATE interrupt SET status = 'answered', answer = :answer, answered_by = :answe
 WHERE id = :id AND run_id = :run_id AND status = 'pending';
 
 -- name: interrupt_delivered
--- The answer has entered the run; or the run's code no longer waits for one.
-UPDATE interrupt SET delivered_at = :now, status = CASE status WHEN 'pending' THEN 'withdrawn' ELSE status END
-WHERE id = :id AND run_id = :run_id AND delivered_at IS NULL;
+-- The answer has entered the run.
+UPDATE interrupt SET delivered_at = :now
+WHERE id = :id AND run_id = :run_id AND status = 'answered' AND delivered_at IS NULL;
+
+-- name: interrupt_abandoned
+-- The code no longer waits. An answer that came too late stays with the question: a retry may ask again.
+UPDATE interrupt SET status = 'abandoned'
+WHERE id = :id AND run_id = :run_id AND status IN ('pending', 'answered') AND delivered_at IS NULL;
 
 -- name: interrupt_withdraw
 -- The run is over: kept for the audit, not to be answered.
 UPDATE interrupt SET status = 'withdrawn' WHERE run_id = :run_id AND status = 'pending';
 
 -- name: interrupt_reopen
--- A retry asks again under the same ids.
-UPDATE interrupt SET status = 'pending' WHERE run_id = :run_id AND status = 'withdrawn' AND delivered_at IS NULL;
+-- A retry asks again under the same ids, and finds the answers that had not entered the run. What its code gave up
+-- and gives up again, it gives up at the replay.
+UPDATE interrupt SET status = CASE WHEN answer IS NULL THEN 'pending' ELSE 'answered' END
+WHERE run_id = :run_id AND status IN ('withdrawn', 'abandoned');
 
 -- name: facts_answers
 -- Answers that wait for the runs a worker owns, in order of arrival.

@@ -54,7 +54,7 @@ WITH clock AS MATERIALIZED (
                     (SELECT seen.epoch FROM perdure.run AS seen WHERE seen.id = run.id) <> run.epoch
                     OR EXISTS (
                         SELECT FROM perdure.interrupt WHERE interrupt.run_id = run.id AND interrupt.status = 'answered'
-                        AND interrupt.delivered_at IS NULL AND interrupt.id <> ALL (:delivered_ids::text[])
+                        AND interrupt.delivered_at IS NULL AND interrupt.id <> ALL (:delivered_ids::text[] || :abandoned_ids::text[])
                     )) THEN 'pending'
                 ELSE batch.status END AS status) AS settled
         )
@@ -84,22 +84,29 @@ WITH clock AS MATERIALIZED (
     INSERT INTO perdure.interrupt (id, run_id, path, idx, slot, reason, context, digest, bind, status, created_at)
     SELECT question.id, written.id, question.path, question.idx, question.slot, question.reason, question.context,
         question.digest, question.bind,
-        CASE WHEN written.status IN ('completed', 'failed', 'cancelled') THEN 'withdrawn' ELSE 'pending' END, clock.now
+        CASE WHEN question.id = ANY (:abandoned_ids::text[]) THEN 'abandoned'
+             WHEN written.status IN ('completed', 'failed', 'cancelled') THEN 'withdrawn' ELSE 'pending' END, clock.now
     FROM clock, written JOIN unnest(:question_runs::text[], :question_ids::text[], :question_paths::text[],
         :question_idxs::int8[], :question_slots::text[], :question_reasons::text[], :question_contexts::text[],
         :question_digests::text[], :question_binds::bool[])
     AS question (run_id, id, path, idx, slot, reason, context, digest, bind) ON question.run_id = written.id
 ), delivered AS (
-    UPDATE perdure.interrupt SET delivered_at = clock.now,
-        status = CASE interrupt.status WHEN 'pending' THEN 'withdrawn' ELSE interrupt.status END
+    UPDATE perdure.interrupt SET delivered_at = clock.now
     FROM clock, written, unnest(:delivered_runs::text[], :delivered_ids::text[]) AS answer (run_id, id)
     WHERE interrupt.id = answer.id AND interrupt.run_id = answer.run_id AND written.id = answer.run_id
-        AND interrupt.delivered_at IS NULL
+        AND interrupt.status = 'answered' AND interrupt.delivered_at IS NULL
+        AND interrupt.id <> ALL (:abandoned_ids::text[])
+), abandoned AS (
+    UPDATE perdure.interrupt SET status = 'abandoned'
+    FROM written, unnest(:abandoned_runs::text[], :abandoned_ids::text[]) AS given_up (run_id, id)
+    WHERE interrupt.id = given_up.id AND interrupt.run_id = given_up.run_id AND written.id = given_up.run_id
+        AND interrupt.status IN ('pending', 'answered') AND interrupt.delivered_at IS NULL
 ), withdrawn AS (
     -- Nobody can answer a question of a run that has ended. Not `= 'pending'`: the index of all open questions is no way
     -- to those of one run.
     UPDATE perdure.interrupt SET status = 'withdrawn' FROM changed
-    WHERE interrupt.run_id = changed.id AND interrupt.status NOT IN ('answered', 'withdrawn') AND interrupt.id <> ALL (:delivered_ids::text[])
+    WHERE interrupt.run_id = changed.id AND interrupt.status NOT IN ('answered', 'withdrawn', 'abandoned')
+        AND interrupt.id <> ALL (:abandoned_ids::text[])
         AND changed.status IN ('completed', 'failed', 'cancelled')
 )
 SELECT written.id, written.status, CASE WHEN :channel::text <> '' THEN pg_notify(:channel::text, '') END FROM written;
