@@ -11,6 +11,7 @@ from tests.support.engines import (
     Gate,
     ids_of,
     opened,
+    question_count,
     questions_of,
     records_of,
     row_of,
@@ -298,6 +299,52 @@ async def test_rule_a_retry_reopens_withdrawn_questions_under_the_same_id(engine
     code["is_broken"] = False
     again = await engine.retry(flow, run_id)
     assert ids_of(again) == [q.interrupt_id for q in paused]
+    assert (await engine.resume(flow, run_id, resume_value=YES)).output == [True, 7]
+
+
+@pytest.mark.parametrize("where", ["workflow", "body"])
+async def test_rule_a_retry_asks_again_what_a_failed_group_gave_up(engine: Engine, where: str):
+    code["is_broken"] = True
+
+    @step
+    async def fail_at_first() -> int:
+        await gate.stand()
+        if code["is_broken"]:
+            raise ValueError("broken")
+        return 7
+
+    @step
+    async def ask_in_body() -> bool:
+        return interrupt("go on?").approved
+
+    async def ask_directly() -> bool:
+        return interrupt("go on?").approved
+
+    async def asking() -> bool:
+        return await (ask_directly() if where == "workflow" else ask_in_body())
+
+    async def failing() -> int:
+        return await fail_at_first()
+
+    @workflow
+    async def flow() -> list[Any]:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(asking()), group.create_task(failing())]
+        return [task.result() for task in tasks]
+
+    run_id = await engine.start(flow)
+    await gate.reached.wait()
+    await question_count(engine, run_id, 1)
+    gate.open()
+    await status_that(engine, run_id, "failed")
+    (asked,) = await questions_of(engine, run_id)
+    assert asked.status == "abandoned"
+    with pytest.raises(AlreadyResumed):
+        await engine.resume(flow, run_id, resume_value=YES, interrupt_id=asked.interrupt_id)
+
+    code["is_broken"] = False
+    again = await engine.retry(flow, run_id)
+    assert ids_of(again) == [asked.interrupt_id]
     assert (await engine.resume(flow, run_id, resume_value=YES)).output == [True, 7]
 
 
