@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.support.engines import Gate, opened, records_of, row_of, shape
 
-from perdure import DurableLimitError, EngineSettings, Limits, RunLost, step, workflow
+from perdure import DurableLimitError, EngineSettings, Limits, Resume, RunLost, interrupt, step, workflow
 from perdure.core.records import RunFilter
 from perdure.engine.engine import Engine
 
@@ -162,6 +162,28 @@ async def test_rule_an_output_over_the_limit_fails_the_run(store_url: str):
         with pytest.raises(DurableLimitError):
             await engine.run(flow, execution_id="r1")
         assert (await row_of(engine, "r1")).status == "failed"
+
+
+@pytest.mark.parametrize("is_in_body", [False, True])
+async def test_rule_a_question_with_a_context_over_the_limit_is_not_asked(store_url: str, is_in_body: bool):
+    async def ask() -> str:
+        try:
+            interrupt("go on?", {"text": "x" * 5000})
+        except DurableLimitError:
+            return "too large"
+        return "asked"
+
+    asking = step(ask) if is_in_body else ask
+
+    @workflow
+    async def flow() -> list[Any]:
+        return [await asking(), interrupt("small?", {"text": "x"}).approved]
+
+    async with opened(store_url, SMALL) as engine:
+        paused = await engine.run(flow, execution_id="r1")
+        assert [question["reason"] for question in paused.pending_interrupts] == ["small?"]
+        result = await engine.resume(flow, "r1", resume_value=Resume(approved=True))
+        assert result.output == ["too large", True]
 
 
 async def test_rule_a_run_with_too_many_operations_fails_before_the_next_body(store_url: str):

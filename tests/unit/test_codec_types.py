@@ -282,8 +282,55 @@ def test_case_v4_old_records_meet_new_classes(kind):
         decode(text, kind("State", a=int, b=int))
     with pytest.raises(SerializationError, match="'a'"):
         decode(text, kind("State", b=(int, 5)))
+
+
+@pytest.mark.parametrize("kind", [make, make_model, make_pair], ids=["dataclass", "model", "namedtuple"])
+def test_a_renamed_class_is_taken_when_only_one_can_be_meant(kind):
+    """Fields are checked all the same; and what is recorded now must be of the declared class itself."""
+    text = encode({"rows": [kind("State", a=int)(a=1)]})
+    renamed = kind("Renamed", a=int)
+    (row,) = decode(text, dict[str, list[renamed]])["rows"]
+    assert type(row) is renamed
+    assert row.a == 1
+    with pytest.raises(SerializationError, match="'a'"):
+        decode(text, dict[str, list[kind("Renamed", b=(int, 5))]])
     with pytest.raises(SerializationError, match="State"):
-        decode(text, kind("Renamed", a=int))
+        record(kind("State", a=int)(a=1), renamed)
+
+
+def test_a_renamed_enum_is_taken_when_only_one_can_be_meant():
+    renamed = enum.Enum("Hue", {"RED": Color.RED.value})
+    assert decode(encode(Color.RED), renamed) is renamed.RED
+    assert decode(encode(Color.RED), renamed | make("Other", a=int)) is renamed.RED, "the other is no enum"
+
+
+def test_names_decide_between_several_classes():
+    left, right = make("Left", a=int), make("Right", a=int)
+    assert type(decode(encode(left(a=1)), left | right)) is left
+    with pytest.raises(SerializationError, match="State"):
+        decode(encode(make("State", a=int)(a=1)), left | right)
+
+
+def test_two_classes_of_one_name_and_of_two_kinds_are_told_apart():
+    plain, model = make("Same", a=int), make_model("Same", a=int)
+    for cls in (plain, model):
+        assert type(record(cls(a=1), plain | model)[1]) is cls
+
+
+def test_where_a_class_is_defined_is_not_recorded():
+    """A class that moves into a function, or out of one, is the same class."""
+
+    @dataclass
+    class Inner:
+        a: int
+
+    class Hue(enum.Enum):
+        RED = 1
+
+    assert "locals" in Inner.__qualname__
+    text, back = record([Inner(1), Hue.RED], list[Inner | Hue])
+    assert back == [Inner(1), Hue.RED]
+    assert "locals" not in text
 
 
 def test_a_model_whose_field_changed_its_type_is_refused():

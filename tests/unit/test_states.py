@@ -54,6 +54,37 @@ def test_keys_of_operations_and_paths():
     assert keys.operation_id("r1", "~0/3") == "r1/~0/3"
 
 
+def test_operations_of_different_runs_have_different_ids():
+    """A provider that is handed one id twice performs one of the two."""
+    inside_a_nested_workflow = keys.operation_id("c", "0/0")
+    assert keys.operation_id("c/0", "0") != inside_a_nested_workflow
+    assert keys.operation_id("c%2F0", "0") != keys.operation_id("c/0", "0")
+
+
+@pytest.mark.parametrize("run_id", ["ä ö", "\u20ac" * 256, "r" * 256, "a/b?c#d"])
+@pytest.mark.parametrize("key", ["0", "~1/" * 100 + "0", keys.idempotency_path("größe\u2028", "0" * 32) + "/0"])
+def test_an_operation_id_is_fit_for_a_header(run_id: str, key: str):
+    made = keys.operation_id(run_id, key)
+    assert len(made) <= 200
+    assert all("!" <= char <= "~" for char in made)
+
+
+@pytest.mark.parametrize("run_id", ["r1", "c/0", "ä ö", "r" * 256])
+def test_the_key_of_an_operation_is_found_again_by_its_id(run_id: str):
+    known = ["0", "0/0", "~1/2!/0", "@pay:00/0"]
+    for key in known:
+        assert keys.key_of(keys.operation_id(run_id, key), run_id, known) == key
+        assert keys.key_of(keys.operation_id("other", key), run_id, known) is None
+    assert keys.key_of(keys.operation_id(run_id, "7"), run_id, known) is None
+
+
+@pytest.mark.parametrize("name", ["a/b", "a!b", "~0", "ü"])
+def test_a_name_does_not_change_what_its_path_means(name: str):
+    assert keys.is_ordered(keys.patch_path(name))
+    assert not keys.is_ordered(keys.idempotency_path(name, "00"))
+    assert keys.idempotency_path(name, "00").count("/") == keys.patch_path(name).count("/") == 0
+
+
 @pytest.mark.parametrize(
     ("path", "expected"), [("", True), ("~0", True), ("0/~1", True), ("0!", False), ("0!/~1", False), ("@f:k", False)]
 )

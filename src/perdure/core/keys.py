@@ -6,11 +6,19 @@
 - A body (a step's, say) has its operation's key plus `!` as path: its calls are looked up, not ordered.
 - A question with a `key` has the path `<path of its workflow>/?<key>`, index 0.
 - An idempotency key has the path `@<name>:<digest>`, index 0.
+- A decision of `patched` has the path `%<name>`, index 0.
+
+Names of people's own are percent-encoded, so that no `/` or `!` in them means anything, and keys are ASCII.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from hashlib import sha256
 from urllib.parse import quote
+
+_MAX_OPERATION_ID_CHARS = 200
+"""Below what providers take as idempotency key (255 is common), with room for a prefix."""
 
 
 def operation_key(path: str, index: int) -> str:
@@ -28,9 +36,19 @@ def body_path(key: str) -> str:
     return key + "!"
 
 
+def enclosing_body(path: str) -> str:
+    """The path of the innermost body that `path` lies in; "" in workflow code."""
+    return path[: path.rfind("!") + 1]
+
+
 def idempotency_path(name: str, digest: str) -> str:
     """The path under which an `@idempotent` call with this key is recorded once per run."""
-    return f"@{name}:{digest}"
+    return f"@{quote(name, safe='')}:{digest}"
+
+
+def patch_path(name: str) -> str:
+    """The path under which a run's decision for `patched(name)` is recorded."""
+    return "%" + quote(name, safe="")
 
 
 def named_path(base: str, name: str) -> str:
@@ -64,5 +82,18 @@ def storable(text: str) -> str:
 
 
 def operation_id(run_id: str, key: str) -> str:
-    """What a provider is given as idempotency key: the same at every repetition of the operation in this run."""
-    return f"{run_id}/{key}"
+    """What a provider is given as idempotency key: the same at every repetition of the operation in this run, and no
+    other operation's, of whatever run.
+
+    Printable ASCII without blanks, 200 characters at most: `<run id, percent-encoded>/<key>`, or the `sha256:` of
+    that if it is longer.
+    """
+    text = f"{quote(run_id, safe='')}/{key}"
+    if len(text) <= _MAX_OPERATION_ID_CHARS:
+        return text
+    return "sha256:" + sha256(text.encode("ascii")).hexdigest()
+
+
+def key_of(operation_id_: str, run_id: str, known: Iterable[str]) -> str | None:
+    """Which of a run's known keys has this operation id, if any. Long ids are digests: they cannot be cut apart."""
+    return next((key for key in known if operation_id(run_id, key) == operation_id_), None)

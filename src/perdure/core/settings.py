@@ -3,11 +3,25 @@ nothing."""
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from perdure.errors import InvalidInputError
+from perdure.errors import DurableLimitError, InvalidInputError
+
+
+def _duration(name: str, value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise InvalidInputError(name, f"must be a finite number of seconds, not {value!r}")
+    return value
+
+
+def _check_count(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidInputError(name, f"must be a whole number, not {value!r}")
+    if value < 1:
+        raise InvalidInputError(name, "must be at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +30,18 @@ class Limits:
 
     max_payload_bytes: int = 1024 * 1024
     max_operations: int = 10_000
+
+    def __post_init__(self) -> None:
+        _check_count("max_payload_bytes", self.max_payload_bytes)
+        _check_count("max_operations", self.max_operations)
+
+    def check_payload(self, what: str, text: str) -> str:
+        """The encoded text (ASCII) as it is. Raises `DurableLimitError` if it is too long to be recorded."""
+        if len(text) > self.max_payload_bytes:
+            raise DurableLimitError(
+                f"{what} has {len(text)} bytes, more than limits.max_payload_bytes ({self.max_payload_bytes})"
+            )
+        return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +61,14 @@ class EngineSettings:
 
     def __post_init__(self) -> None:
         for name in ("lease_s", "poll_s"):
-            if getattr(self, name) <= 0:
+            if _duration(name, getattr(self, name)) <= 0:
                 raise InvalidInputError(name, "must be greater than 0")
         for name in ("stay_s", "grace_s"):
-            if getattr(self, name) < 0:
+            if _duration(name, getattr(self, name)) < 0:
                 raise InvalidInputError(name, "must not be negative")
-        if self.max_concurrent_runs < 1:
-            raise InvalidInputError("max_concurrent_runs", "must be at least 1")
+        _check_count("max_concurrent_runs", self.max_concurrent_runs)
+        if not isinstance(self.limits, Limits):
+            raise InvalidInputError("limits", f"expected Limits, got {type(self.limits).__qualname__}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,23 @@ _MAX_SHOWN_ARGUMENTS = 1024
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Default:
+    """A parameter's default as it was at the definition. `text` is None if it cannot be recorded."""
+
+    value: object
+    text: str | None
+
+    def is_same(self, value: object) -> bool:
+        """Whether a call with `value` is the call without it."""
+        if self.text is None or type(value) is not type(self.value):
+            return value is self.value
+        try:
+            return codec.encode(value) == self.text
+        except SerializationError:  # whoever encodes the call says where it is
+            return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CallSpec:
     """What is known of a function before it is called. `declared` is its return type, used to rebuild results."""
@@ -50,20 +67,29 @@ class CallSpec:
     is_async: bool = True
     signature: inspect.Signature | None = None
     simple_names: tuple[str, ...] | None = None
-    """Parameter names when all are plain positional ones, so that binding is a `zip`."""
+    """Parameter names when all are plain positional ones without defaults, so that binding is a `zip`."""
     unstorable: Callable[[str], Exception] | None = None
     """Makes the error recorded for a result that cannot be stored; `SerializationError` if None."""
+    defaults: Mapping[str, Default] = field(init=False)
+    """Of the parameters in `signature` that have one."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "defaults", _defaults(self.signature))
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """The bound arguments, encoded. Positional, keyword and defaulted forms of one call give one text."""
+        """The bound arguments, encoded. Positional, keyword and defaulted forms of one call give one text: what is
+        the default is left out, so that a parameter added with one changes no call that was there before."""
         names = self.simple_names
         if names is not None and not kwargs and len(args) == len(names):
             return self._encode(dict(zip(names, args, strict=True)))
         if self.signature is None:
             return self._encode({"args": list(args), "kwargs": kwargs})
         bound = self.signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        return self._encode(dict(bound.arguments))
+        given = bound.arguments
+        for name, default in self.defaults.items():
+            if name in given and default.is_same(given[name]):
+                del given[name]
+        return self._encode(given)
 
     def _encode(self, arguments: dict[str, Any]) -> str:
         try:
@@ -135,9 +161,23 @@ def _simple_names(signature: inspect.Signature | None) -> tuple[str, ...] | None
     if signature is None:
         return None
     parameters = signature.parameters.values()
-    if any(p.kind not in _POSITIONAL for p in parameters):
+    if any(p.kind not in _POSITIONAL or p.default is not p.empty for p in parameters):
         return None
     return tuple(p.name for p in parameters)
+
+
+def _defaults(signature: inspect.Signature | None) -> Mapping[str, Default]:
+    if signature is None:
+        return {}
+    parameters = signature.parameters.values()
+    return {p.name: Default(p.default, _text_of(p.default)) for p in parameters if p.default is not p.empty}
+
+
+def _text_of(default: object) -> str | None:
+    try:
+        return codec.encode(default)
+    except SerializationError:
+        return None
 
 
 @dataclass(slots=True, eq=False)

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from perdure.core import checkpoints, ids, recovery
+from perdure.core import checkpoints, ids, keys, recovery
 from perdure.core.fold import fold
 from perdure.core.records import InterruptRow, Loaded, NewRun, QuestionStatus, Record, RecordType, RunRow
 from perdure.core.settings import EngineSettings, get_config
@@ -30,10 +30,10 @@ from perdure.errors import (
     ChainCheckpointError,
     ChainResumeError,
     DurableConflictError,
-    DurableLimitError,
     DurableRecoveryError,
     DurableRunError,
     DurableStorageError,
+    InvalidInputError,
     PerdureError,
     RunBusy,
     RunLost,
@@ -93,7 +93,7 @@ class Engine:
     async def _begin(self, runner: Runner, value: Any, execution_id: str | None) -> Drive | str:
         """A new drive; or the id of a run that exists already with the same input."""
         self._check_open()
-        input_data = self._bounded("input", runner.encode_input(value))
+        input_data = self.host.settings.limits.check_payload("input", runner.encode_input(value))
         digest = digest_of_input(input_data)
         await self.host.ready()
         if execution_id is None:
@@ -124,12 +124,6 @@ class Engine:
             return None
         drive.start()
         return drive
-
-    def _bounded(self, field: str, text: str) -> str:
-        most = self.host.settings.limits.max_payload_bytes
-        if len(text) > most:
-            raise DurableLimitError(f"{field} has {len(text)} bytes, more than limits.max_payload_bytes ({most})")
-        return text
 
     # Following.
 
@@ -271,7 +265,7 @@ class Engine:
         questions = await self.store.interrupt_list(run_id=execution_id, status=None, limit=10_000)
         answers = choose_answers(execution_id, resume_value, interrupt_id, questions)
         for text in answers.values():
-            self._bounded("resume_value", text)
+            self.host.settings.limits.check_payload("resume_value", text)
         by = None if answered_by is None else ids.check_id(answered_by, "answered_by")
         await self.store.interrupt_answer(execution_id, answers, answered_by=by)
         if execution_id in self.host.drives:
@@ -365,7 +359,7 @@ class Engine:
         self, runner: Runner, loaded: Loaded, run_id: str, seq: int, value: Any, has_value: bool
     ) -> None:
         records = recovery.fork_records(loaded.records, seq)
-        data = runner.encode_input(value) if has_value else recovery.input_of(loaded)
+        data = runner.encode_input(value) if has_value else fold(loaded.records).recorded_input()
         new = NewRun(
             run_id=run_id,
             root_id=run_id,

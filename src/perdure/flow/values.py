@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from perdure.core import codec, ids
+from perdure.core import codec, ids, keys
 from perdure.core.records import Kind, Recovery
 from perdure.engine.calls import Call, CallSpec
 from perdure.engine.context import BodyScope, TaskScope, current
@@ -78,7 +78,7 @@ def patched(name: str) -> bool:
     if known is not None:
         return known
     is_new = drive.journal.highest_index.get(scope.path, -1) < scope.index
-    call = Call(_spec(name, Kind.PATCH), "%" + name, 0)
+    call = Call(_spec(name, Kind.PATCH), keys.patch_path(name), 0)
     drive.calling.completed_at_once(call, lambda: codec.encode(is_new))
     return is_new
 

@@ -85,8 +85,8 @@ class Workflow(Generic[I, O]):
             raise InvalidInputError("input", f"workflow {self.name} takes none")
         return codec.record(value, self._input_type)[0]
 
-    def decode_input(self, data: str | None) -> Any:
-        return codec.decode(data or "null", self._input_type)
+    def decode_input(self, data: str) -> Any:
+        return codec.decode(data, self._input_type)
 
     def encode_output(self, value: Any) -> str:
         return codec.record(value, self._output_type)[0]

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from perdure.core import keys
 from perdure.core.fold import fold
 from perdure.core.records import RunRow
 from perdure.core.resume import Resume
@@ -100,8 +101,9 @@ class Person:
         if row.status != Status.NEEDS_ATTENTION or row.blocked_operation is None:
             return False
         loaded = await self.engine.store.run_load(row.run_id)
-        op = fold(loaded.records).operations.get(row.blocked_operation.removeprefix(row.run_id + "/"))
-        return op is not None and op.is_in_doubt
+        operations = fold(loaded.records).operations
+        key = keys.key_of(row.blocked_operation, row.run_id, operations)
+        return key is not None and operations[key].is_in_doubt
 
     async def _decide(self, run_id: str, answers: bool) -> Attempt | None:
         """The run has come to rest: answer the first question there is an answer to, or wait for news and

@@ -21,8 +21,11 @@ from perdure.core.codec import shapes
 AMBIGUOUS = object()
 
 
-def classes_of(declared: object) -> Mapping[str, Any]:
-    """Qualified name -> class (or AMBIGUOUS), for enums, models, dataclasses and named tuples."""
+Classes = Mapping[tuple[str, str], Any]
+
+
+def classes_of(declared: object) -> Classes:
+    """(tag, name) -> class (or AMBIGUOUS), for enums, models, dataclasses and named tuples."""
     if declared is None:
         return {}
     try:
@@ -32,12 +35,18 @@ def classes_of(declared: object) -> Mapping[str, Any]:
 
 
 @lru_cache(maxsize=1024)
-def _cached(declared: object) -> Mapping[str, Any]:
+def _cached(declared: object) -> Classes:
     return _collect(declared)
 
 
-def _collect(declared: object) -> Mapping[str, Any]:
-    found: dict[str, Any] = {}
+def only_class(classes: Classes, tag: str) -> Any:
+    """The class that a record with this tag must be of, whatever its name was; None if there are several, or none."""
+    found = [cls for (known, _), cls in classes.items() if known == tag]
+    return found[0] if len(found) == 1 and found[0] is not AMBIGUOUS else None
+
+
+def _collect(declared: object) -> Classes:
+    found: dict[tuple[str, str], Any] = {}
     seen: list[object] = []  # a list, because annotations need not be hashable
     todo = [declared]
     while todo:
@@ -45,15 +54,15 @@ def _collect(declared: object) -> Mapping[str, Any]:
         if any(current is other for other in seen):
             continue
         seen.append(current)
-        if isinstance(current, type) and _is_rebuilt(current):
-            name = current.__qualname__
-            found[name] = current if found.get(name, current) is current else AMBIGUOUS
+        if isinstance(current, type) and (tag := _tag_of(current)) is not None:
+            key = (tag, shapes.class_name(current))
+            found[key] = current if found.get(key, current) is current else AMBIGUOUS
         todo.extend(_parts(current))
     return found
 
 
-def _is_rebuilt(cls: type) -> bool:
-    return issubclass(cls, Enum) or shapes.is_model(cls) or shapes.is_record(cls) or shapes.is_namedtuple(cls)
+def _tag_of(cls: type) -> str | None:
+    return "$enum" if issubclass(cls, Enum) else shapes.tag_of(cls)
 
 
 def _parts(annotation: Any) -> Iterator[object]:

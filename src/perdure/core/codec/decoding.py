@@ -8,7 +8,7 @@ silent loss.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -51,7 +51,7 @@ def _decode(text: str, declared_type: object, is_noticed: bool) -> Any:
     try:
         return loads(text, rebuild.scan)
     except _Unfit as unfit:
-        raise SerializationError(_locate(text, classes), str(unfit)) from unfit.__cause__
+        raise SerializationError(_locate(text, classes, is_noticed), str(unfit)) from unfit.__cause__
 
 
 class _Unfit(Exception):
@@ -63,7 +63,7 @@ class _Rebuild:
 
     __slots__ = ("classes", "is_noticed", "scan", "seen_count")
 
-    def __init__(self, classes: Mapping[str, Any], is_noticed: bool) -> None:
+    def __init__(self, classes: declared.Classes, is_noticed: bool) -> None:
         self.classes = classes
         self.is_noticed = is_noticed
         self.seen_count = 0
@@ -88,17 +88,23 @@ class _Rebuild:
             raise ValueError("this version does not know the tag")
         make, as_data = _INSTANCES[tag]
         name, data, *rest = payload
-        cls = self.classes.get(name)
+        cls = self._class(tag, name)
         if cls is declared.AMBIGUOUS:
             raise ValueError(f"the declared type names two classes called {name}")
         if cls is not None:
             return make(cls, data, rest[0] if rest else {})
         if self.classes:
-            known = ", ".join(sorted(self.classes))
+            known = ", ".join(sorted(known for _, known in self.classes))
             raise ValueError(f"recorded as {name}, which the declared type does not name (it has: {known})")
         if self.is_noticed:
             notice(name, "its data", "declare the type (return annotation or returns=) to get it back")
         return as_data(data)
+
+    def _class(self, tag: str, name: str) -> Any:
+        """The class of a record. One that was renamed since is found, if only one can be meant: its fields are checked
+        anyway. What is recorded just now must be of the declared class itself, or the caller would get another."""
+        cls = self.classes.get((tag, name))
+        return declared.only_class(self.classes, tag) if cls is None and not self.is_noticed else cls
 
 
 @lru_cache(maxsize=2)
@@ -140,9 +146,9 @@ TAGS = frozenset({*_READERS, *_INSTANCES})
 # --- where it went wrong ----------------------------------------------------------------------------
 
 
-def _locate(text: str, classes: Mapping[str, Any]) -> str:
+def _locate(text: str, classes: declared.Classes, is_noticed: bool) -> str:
     """The path of the tag at which reading fails: read again, counting, then walk to that object."""
-    rebuild = _Rebuild(classes, False)
+    rebuild = _Rebuild(classes, is_noticed)
 
     def counting(node: dict[str, Any]) -> Any:
         made = rebuild.hook(node)

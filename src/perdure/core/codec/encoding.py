@@ -191,7 +191,7 @@ _CONTAINERS: dict[type, Callable[[Any, Path, int], Any]] = {
 
 def _other(value: Any, path: Path, depth: int) -> Any:
     if isinstance(value, Enum):
-        return {"$enum": [type(value).__qualname__, to_tree(value.value, path, depth)]}
+        return {"$enum": [shapes.class_name(type(value)), to_tree(value.value, path, depth)]}
     if (shape := shapes.shape_of(value)) is not None:
         return _shape(value, shape, path, depth)
     for base, exact in _DOWNGRADES.items():
@@ -206,7 +206,7 @@ def _shape(value: object, shape: shapes.Shape, path: Path, depth: int) -> dict[s
     """`{"$model": [name, fields, rest?]}`: fields by name, and what else makes up the instance."""
     fields = {name: to_tree(item, (path, name), depth) for name, item in shape.fields.items()}
     rest = {part: _dict(items, path, depth) if isinstance(items, dict) else items for part, items in shape.rest.items()}
-    payload = [type(value).__qualname__, fields]
+    payload = [shapes.class_name(type(value)), fields]
     return {shape.tag: [*payload, rest] if rest else payload}
 
 

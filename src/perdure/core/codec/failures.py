@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
+from perdure.core.codec import shapes
 from perdure.core.codec.decoding import decode
 from perdure.core.codec.encoding import encode
 from perdure.errors import OperationError
@@ -38,7 +39,7 @@ def encode_error(error: BaseException) -> str:
 
 def _describe(error: BaseException, depth: int) -> dict[str, Any]:
     data: dict[str, Any] = {
-        "type": type(error).__qualname__,
+        "type": shapes.class_name(type(error)),
         "module": type(error).__module__,
         "message": _message(error),
         "traceback": _traceback_text(error) if depth == 0 else "",
@@ -131,7 +132,7 @@ def decode_error(text: str, declared: Sequence[type[BaseException]] = ()) -> Exc
 
     Attributes that could not be recorded are missing, and a note on the exception names them.
     """
-    return _make(decode(text), {cls.__qualname__: cls for cls in declared})
+    return _make(decode(text), {shapes.class_name(cls): cls for cls in declared})
 
 
 def _make(data: Mapping[str, Any], declared: Mapping[str, type[BaseException]]) -> Exception:

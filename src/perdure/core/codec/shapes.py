@@ -27,6 +27,20 @@ class Shape:
     rest: Mapping[str, Any] = field(default_factory=dict)
 
 
+def class_name(cls: type) -> str:
+    """The persisted name of a class: no module in it, nor that it is defined inside a function."""
+    return cls.__qualname__.replace(".<locals>", "")
+
+
+def tag_of(cls: type) -> str | None:
+    """The tag of a class's instances, or None when it is of no kind we know."""
+    if is_model(cls):
+        return "$model"
+    if is_namedtuple(cls):
+        return "$namedtuple"
+    return "$dataclass" if is_record(cls) else None
+
+
 def shape_of(value: object) -> Shape | None:
     """The shape of an instance, or None when its class is of no kind we know."""
     if is_model(type(value)):
