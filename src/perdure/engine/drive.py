@@ -138,7 +138,7 @@ class Drive:
         self._replay = self.journal.replay_order()
         self.questions.load()
         try:
-            value = self.plan.runner.decode_input(self.journal.input_data)
+            value = self.plan.runner.decode_input(self.journal.recorded_input())
             coro = self.plan.runner.drive(value)
         except Exception as error:
             self.need_attention(DurableRecoveryError(f"run {self.run_id}: its input does not fit: {error}"))
