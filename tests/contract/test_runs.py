@@ -208,6 +208,27 @@ async def test_run_due_in(store: Store) -> None:
     assert await store.run_due_in(["slow"]) == pytest.approx(due_in_s, abs=60)
 
 
+async def test_run_running_count(store: Store) -> None:
+    assert await store.run_running_count() == 0
+    await runs.created(store, "r1", runner="a")
+    await runs.created(store, "r2", runner="b")
+    await (await runs.created(store, "r3", runner="b")).end("waiting")
+    assert await store.run_running_count() == 2
+    assert await store.run_running_count(["b", "c"]) == 1
+    assert await store.run_running_count(["c"]) == await store.run_running_count([]) == 0
+    assert await store.run_running_count(except_worker=runs.WORKER) == 0
+    assert await store.run_running_count(["a"], except_worker="somebody else") == 1
+
+
+async def test_a_claim_says_in_the_journal_whose_it_is(store: Store) -> None:
+    await (await runs.created(store, "r1")).end("pending")
+    await store.worker_register(runs.worker_row("w2"))
+    (claim,) = await store.run_claim("w2")
+    said = (await store.record_list("r1"))[-1]
+    assert (said.type, said.outcome, said.data) == ("status", "running", '{"worker":"w2","fence":2}')
+    assert claim.fence == 2
+
+
 async def test_run_cancel_of_nobodys_run_ends_it(store: Store) -> None:
     await runs.waiting(store, "r1", "q1")
     run = await store.run_cancel("r1", cancelled_by="ann")
@@ -256,6 +277,18 @@ async def test_run_cancel_of_an_ended_workers_run_ends_it(store: Store) -> None:
     await owner.write(runs.completed(0))
     await store.worker_end(runs.WORKER)
     assert (await store.run_cancel("r1")).status == "cancelled"
+
+
+async def test_run_cancel_of_a_dead_workers_run_ends_it(store: Store) -> None:
+    owner = await runs.created(store, "r1")
+    await owner.write(questions=[runs.question("q1")])
+    assert (await store.run_cancel("r1", dead_workers=["somebody else"])).status == "running"
+    run = await store.run_cancel("r1", dead_workers=["somebody else", runs.WORKER])
+    assert (run.status, run.worker_id) == ("cancelled", None)
+    assert await store.interrupt_list() == []
+    assert (await runs.types(store, "r1"))[-2:] == ["cancel", "status:cancelled"]
+    with pytest.raises(RunLost):
+        await owner.write(runs.completed(0))
 
 
 async def test_run_cancel_of_an_unknown_run(store: Store) -> None:

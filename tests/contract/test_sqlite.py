@@ -302,6 +302,28 @@ def test_presence_without_its_file_is_unknown(path: Path) -> None:
     presence.close()
 
 
+@pytest.mark.parametrize("how", ["deleted", "moved", "replaced"])
+async def test_nothing_is_written_into_a_file_that_is_gone(store: Store, path: Path, how: str) -> None:
+    owner = await runs.created(store, "r1")
+    kept = path.with_suffix(".kept")
+    if how == "moved":
+        path.rename(kept)
+    else:
+        path.unlink()
+    if how == "replaced":
+        path.touch()
+    with pytest.raises(DurableStorageError, match="deleted, moved or replaced"):
+        await owner.write(runs.completed(0))
+    with pytest.raises(DurableStorageError, match="deleted, moved or replaced"):
+        await store.run_cancel("r1")
+    with pytest.raises(DurableStorageError, match="deleted, moved or replaced"):
+        await asyncio.to_thread(store.worker_beat, runs.WORKER)
+    if how == "moved":
+        kept.rename(path)
+        assert await asyncio.to_thread(store.worker_beat, runs.WORKER)
+        assert (await store.run_cancel("r1")).cancel_requested
+
+
 def test_presence_sweep_removes_only_what_nobody_holds(path: Path) -> None:
     presence, other = Presence(str(path)), Presence(str(path))
     file = Path(f"{path}.worker-w1")

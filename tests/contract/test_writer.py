@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from itertools import chain
 
@@ -12,6 +13,8 @@ from tests.support import runs
 from perdure.core.records import Record
 from perdure.errors import DurableStorageError, InvalidInputError, SerializationError
 from perdure.store.base import Entry, Lane, Store
+from perdure.store.sql_store import SqlStore
+from perdure.store.writer import Job
 
 Opener = Callable[[], Awaitable[Store]]
 CANNOT_BE_STORED = (SerializationError, InvalidInputError)
@@ -159,3 +162,27 @@ async def test_two_stores_on_one_address_share_everything(store: Store, open_ano
         second.append(runs.completed(index))
     await asyncio.gather(first.wait(21), second.wait(21))
     assert len(await store.record_list("r2")) == len(await other.record_list("r1")) == 21
+
+
+async def test_a_fault_of_the_writer_itself_is_told_to_everybody(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert isinstance(store, SqlStore)
+    owner = await runs.created(store, "r1")
+    queued = threading.Event()
+
+    def fail(result: object, error: BaseException | None) -> None:
+        raise AssertionError("a fault of our own")
+
+    store._writer.submit(Job(lambda session: queued.wait(), fail))
+    n = owner.append(runs.completed(0))
+    cancelling = asyncio.ensure_future(store.run_cancel("r1"))
+    await asyncio.sleep(0)
+    queued.set()
+    with pytest.raises(DurableStorageError, match="a fault of our own"):
+        await owner.wait(n)
+    with pytest.raises(DurableStorageError, match="a fault of our own"):
+        await cancelling
+    with pytest.raises(DurableStorageError, match="a fault of our own"):
+        runs.owner(store, "r2").append(create=runs.new_run("r2"))
+    assert "the writer of a store has failed" in caplog.text

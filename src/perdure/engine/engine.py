@@ -384,7 +384,9 @@ class Engine:
         run becomes cancelled as soon as its owner notices, and cannot end otherwise any more."""
         await self._get(execution_id)
         by = None if cancelled_by is None else ids.check_id(cancelled_by, "cancelled_by")
-        row = await self.store.run_cancel(execution_id, cancelled_by=by)
+        row = await self.store.run_cancel(
+            execution_id, cancelled_by=by, dead_workers=await self.host.dead_workers()
+        )
         if execution_id in self.host.drives:
             await self.host.take_facts()
         self.host.news.tell()

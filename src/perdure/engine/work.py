@@ -73,12 +73,11 @@ class Work:
         self._had_more = is_more
 
     async def _is_idle(self) -> bool:
-        """Nothing of ours is running, runnable, due soon, or held by a live peer that may still die with it."""
+        """Nothing of ours is running, runnable, due soon, or run by a live peer that may still die with it."""
         host = self._host
         if any(not drive.is_paused for drive in host.drives.values()):
             return False
         due_s = await host.store.run_due_in(list(self._runners))
         if due_s is not None and due_s < host.settings.stay_s:
             return False
-        workers = await host.store.worker_list()
-        return not any(worker.run_count for worker in workers if worker.worker_id != host.worker_id)
+        return not await host.store.run_running_count(list(self._runners), except_worker=host.worker_id)

@@ -147,9 +147,16 @@ class RunStore(Protocol):
         """Seconds until the next waiting run is due (0 if something is runnable now), None if nothing is scheduled."""
         ...
 
-    async def run_cancel(self, run_id: str, *, cancelled_by: str | None = None) -> RunRow:
-        """Ask a run to be cancelled: durable at once. Nobody's run becomes cancelled in the same transaction
-        (questions are withdrawn); an owned one is marked, and whatever its owner writes as its end becomes cancelled.
+    async def run_running_count(self, runners: Sequence[str] | None = None, *, except_worker: str | None = None) -> int:
+        """How many runs of these runners are being run, by others than this worker."""
+        ...
+
+    async def run_cancel(
+        self, run_id: str, *, cancelled_by: str | None = None, dead_workers: Sequence[str] = ()
+    ) -> RunRow:
+        """Ask a run to be cancelled: durable at once. Nobody's run, and that of an owner among `dead_workers`, becomes
+        cancelled in the same transaction (questions are withdrawn); an owned one is marked, and whatever its owner
+        writes as its end becomes cancelled.
         Terminal: unchanged. `DurableNotFoundError` if unknown."""
         ...
 

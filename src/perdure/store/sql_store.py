@@ -127,8 +127,13 @@ class SqlStore:
     async def run_due_in(self, runners: Sequence[str] | None = None) -> float | None:
         return await self._read(lambda session: transactions.due_in(session, runners))
 
-    async def run_cancel(self, run_id: str, *, cancelled_by: str | None = None) -> RunRow:
-        return await self._write(lambda session: transactions.cancel(session, run_id, cancelled_by))
+    async def run_running_count(self, runners: Sequence[str] | None = None, *, except_worker: str | None = None) -> int:
+        return await self._read(lambda session: transactions.running_count(session, runners, except_worker))
+
+    async def run_cancel(
+        self, run_id: str, *, cancelled_by: str | None = None, dead_workers: Sequence[str] = ()
+    ) -> RunRow:
+        return await self._write(lambda session: transactions.cancel(session, run_id, cancelled_by, dead_workers))
 
     async def run_retry(self, run_id: str, drops: Sequence[Record]) -> RunRow:
         return await self._write(lambda session: transactions.retry(session, run_id, drops))

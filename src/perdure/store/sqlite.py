@@ -59,6 +59,7 @@ class SqliteDriver:
         self._path = os.path.realpath(path)
         self._is_network_allowed = is_network_allowed
         self._presence = Presence(self._path)
+        self._file: tuple[int, int] | None = None
         self._writer: sqlite3.Connection | None = None
         self._timeout_ms = _BUSY_MS
         self._doubtful: set[Lane] = set()
@@ -80,6 +81,7 @@ class SqliteDriver:
                 self._migrate(connection)
             finally:
                 connection.close()
+            self._file = self._identity()
 
     def _refuse_network(self, mountinfo: str) -> None:
         kind = filesystem.network_type(self._path, mountinfo)
@@ -93,6 +95,21 @@ class SqliteDriver:
         filesystem.make_directories(Path(self._path).parent)
         # Created here, since SQLite would create it readable for others; its side files take over the mode.
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+    def _identity(self) -> tuple[int, int]:
+        found = os.stat(self._path)
+        return found.st_dev, found.st_ino
+
+    def _check_file(self) -> None:
+        """Before each write, for 2 us: an open connection writes on into a file that is not there any more."""
+        try:
+            is_there = self._identity() == self._file
+        except FileNotFoundError:
+            is_there = False
+        if not is_there:
+            raise DurableStorageError(
+                f"{self._path} was deleted, moved or replaced while this store was open; nothing more is written"
+            )
 
     def _use_wal(self, connection: sqlite3.Connection) -> None:
         # Changing the mode ignores the busy timeout when several processes open a new file at once.
@@ -169,6 +186,7 @@ class SqliteDriver:
     @contextmanager
     def _writing(self, timeout_ms: int) -> Iterator[sqlite3.Connection]:
         with self._mapped():
+            self._check_file()
             connection = self._writer
             if connection is None:
                 connection = self._writer = self._connect()
@@ -246,6 +264,7 @@ class SqliteDriver:
 
     def worker_beat(self, worker_id: str) -> bool:
         with self._beat_lock, self._mapped(busy=DurableStorageError):
+            self._check_file()
             if self._beater is None:
                 # A heartbeat that a power cut takes back harms nobody, so it waits for no disk.
                 self._beater = self._connect(timeout_ms=_BUSY_MS, synchronous="NORMAL")

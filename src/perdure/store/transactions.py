@@ -98,6 +98,13 @@ def due_in(session: Session, runners: Sequence[str] | None) -> float | None:
     return None if row is None or row[0] is None else max(0.0, row[0])
 
 
+def running_count(session: Session, runners: Sequence[str] | None, except_worker: str | None) -> int:
+    """See `RunStore.run_running_count`."""
+    row = session.one("run_running_count", {"runners": _listed(runners), "worker_id": except_worker})
+    assert row is not None
+    return row[0]
+
+
 def facts(session: Session, worker_id: str) -> Facts:
     """See `RunStore.facts`."""
     params = {"worker_id": worker_id}
@@ -123,7 +130,9 @@ def claim(session: Session, request: ClaimRequest) -> list[Claim]:
         row = session.one("run_take", {**params, "id": run_id})
         if row is not None:
             taken.append(Claim(run_id=row[0], root_id=row[1], runner=row[2], fence=row[3]))
-            _append(session, row[0], row[1], [_status(Status.RUNNING)])
+            # Said in the journal, since the run's row keeps only the last owner and the worker's row may go.
+            owner = codec.encode({"worker": request.worker_id, "fence": row[3]})
+            _append(session, row[0], row[1], [_status(Status.RUNNING, owner)])
     return taken
 
 
@@ -148,13 +157,13 @@ def answer(
     return get(session, run_id)
 
 
-def cancel(session: Session, run_id: str, cancelled_by: str | None) -> RunRow:
+def cancel(session: Session, run_id: str, cancelled_by: str | None, dead_workers: Sequence[str] = ()) -> RunRow:
     """See `RunStore.run_cancel`."""
     run = _lock(session, run_id)
     if is_terminal(run.status):
         return run
     records = [] if run.cancel_requested else [_cancel(cancelled_by)]
-    if session.one("run_is_orphan", {"id": run_id, "dead_workers": []}) is not None:
+    if session.one("run_is_orphan", {"id": run_id, "dead_workers": list(dead_workers)}) is not None:
         _append(session, run.run_id, run.root_id, [*records, _status(Status.CANCELLED)])
         session.run("run_cancelled", {"id": run_id, "now": session.now})
         session.run("interrupt_withdraw", {"run_id": run_id})
@@ -317,8 +326,8 @@ def _cancel(cancelled_by: str | None) -> Record:
     return Record(type=RecordType.CANCEL.value, data=codec.encode({"cancelled_by": cancelled_by}))
 
 
-def _status(status: Status) -> Record:
-    return Record(type=RecordType.STATUS.value, outcome=status.value)
+def _status(status: Status, data: str | None = None) -> Record:
+    return Record(type=RecordType.STATUS.value, outcome=status.value, data=data)
 
 
 def _listed(values: Sequence[str] | None) -> list[str] | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 import time
 from collections import deque
@@ -30,6 +31,7 @@ MAX_RECORDS = 1024
 RETRY_S = 60.0
 """How long a busy or broken database is tried again before lanes are refused."""
 _LAZY_S = 0.01
+_log = logging.getLogger("perdure.store")
 
 
 @dataclass(slots=True, eq=False)
@@ -53,6 +55,7 @@ class Writer:
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._is_woken = False
         self._is_lazy = False
+        self._in_hand: Sequence[Entry | Job] = ()
         self._closed: DurableStorageError | None = None
         self._thread = threading.Thread(target=self._run, name="perdure-writer", daemon=True)
         self._thread.start()
@@ -150,6 +153,28 @@ class Writer:
     # --- the committing thread --------------------------------------------------------------------------
 
     def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:
+            _log.exception("the writer of a store has failed")
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """A fault of our own: nobody may wait for a thread that is gone."""
+        failure = DurableStorageError(f"the writer failed, the store is closed: {type(error).__name__}: {error}")
+        failure.__cause__ = error
+        with self._append_lock:
+            self._closed = failure
+            left = [*self._in_hand, *self._queue]
+            self._queue.clear()
+        told = _Told()
+        told.refuse((one.lane for one in left if isinstance(one, Entry)), failure)
+        for job in (one for one in left if isinstance(one, Job)):
+            with contextlib.suppress(Exception):
+                job.done(None, failure)
+        self._tell(told)
+
+    def _work(self) -> None:
         while True:
             is_lazy = self._sleep()
             with self._commit_lock:
@@ -173,12 +198,16 @@ class Writer:
         return is_lazy
 
     def _step(self) -> None:
-        if isinstance(self._queue[0], Job):
-            self._perform(self._queue.popleft())  # type: ignore[arg-type]
-            return
-        told = _Told()
-        self._commit(self._take(), told)
-        self._tell(told)
+        first = self._queue[0]
+        if isinstance(first, Job):
+            self._in_hand = (self._queue.popleft(),)
+            self._perform(first)
+        else:
+            told = _Told()
+            self._in_hand = entries = self._take()
+            self._commit(entries, told)
+            self._tell(told)
+        self._in_hand = ()
 
     def _take(self) -> list[Entry]:
         """What is there, up to the next job and the bound."""

@@ -78,6 +78,12 @@ SELECT CASE
         WHERE run.status IN ('waiting', 'retry_wait') AND run.due_at IS NOT NULL AND {owner_is_gone} AND {is_runner})
 END;
 
+-- name: run_running_count
+-- Runs that somebody else runs now.
+SELECT count(*) FROM run
+WHERE run.status = 'running' AND {is_runner}
+  AND (CAST(:worker_id AS text) IS NULL OR run.worker_id <> CAST(:worker_id AS text));
+
 -- name: run_is_orphan
 -- Whether nobody owns the run.
 SELECT 1 FROM run WHERE run.id = :id AND {owner_is_gone};
