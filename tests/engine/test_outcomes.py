@@ -320,14 +320,16 @@ async def test_rule_a_cancelled_call_counts_as_awaited(engine: Engine):
 
 
 async def test_rule_calls_that_are_not_awaited_at_return_are_an_error_that_names_them(engine: Engine):
+    made = []
+
     @workflow
     async def flow() -> str:
-        call = quick(1)
-        call.close()
+        made.append(quick(1))
         return "done"
 
     with pytest.raises(UnawaitedOperation, match="quick"):
         await engine.run(flow, execution_id="r1")
+    made[0].close()
     assert (await row_of(engine, "r1")).status == "failed"
     assert ran == []
 
