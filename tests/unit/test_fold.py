@@ -159,3 +159,11 @@ def test_an_input_that_was_lost_is_not_guessed():
     assert fold([stored(1, "submitted", data="null")]).recorded_input() == "null"
     with pytest.raises(DurableRecoveryError, match="input"):
         fold([done(1)]).recorded_input()
+
+
+def test_calls_inside_a_body_are_found_by_the_body_whatever_task_made_them():
+    journal = fold([done(1), done(2, "0!", 0), done(3, "0!/~0", 0), done(4, "0!/0!", 0), done(5, "@f:digest", 0)])
+    assert {body: [op.key for op in calls] for body, calls in journal.inside.items()} == {
+        "0!": ["0!/0", "0!/~0/0"],
+        "0!/0!": ["0!/0!/0"],
+    }

@@ -1,7 +1,8 @@
 """Where the running code is: the scope that numbers its calls. Decides identity (DESIGN "Identity"), nothing else.
 
-A call's index is taken when the call is made. In workflow code the scope belongs to the task (numbered at creation by
-the run's loop); inside a body it belongs to the body and to the task in it, numbered at first use.
+A call's place is taken when the call is made. In workflow code the scope belongs to the task (numbered at creation by
+the run's loop). Inside a body, whose tasks may come in any order, a call is the one recorded with the same name and
+arguments, and where there is none it takes the next free number; equal calls are interchangeable.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from perdure.core import codec, keys
-from perdure.errors import InterruptSignal, PerdureError
+from perdure.errors import InterruptSignal, PerdureError, RunLost
 
 if TYPE_CHECKING:
+    from perdure.core.fold import Operation
     from perdure.core.records import InterruptRow, Question
-    from perdure.engine.calls import Call
+    from perdure.engine.calls import Call, CallSpec
     from perdure.engine.drive import Drive
 
 
@@ -61,7 +63,7 @@ class TaskScope:
 class BodyScope:
     """The inside of one operation's body: its calls, its questions. Threads and tasks of the body share it."""
 
-    __slots__ = ("asked", "call", "drive", "is_closed", "lines", "lock", "open_slot", "parent")
+    __slots__ = ("_recorded", "_used", "asked", "call", "drive", "is_closed", "lines", "lock", "open_slot", "parent")
 
     def __init__(self, drive: Drive, call: Call, parent: BodyScope | None = None) -> None:
         self.drive = drive
@@ -74,6 +76,8 @@ class BodyScope:
         self.lines: dict[object, Line] = {}
         self.is_closed = False
         self.lock = threading.Lock()
+        self._recorded: dict[tuple[str, str, str | None], list[Operation]] | None = None
+        self._used: dict[str, int] = {}
 
     @property
     def answers(self) -> dict[str, InterruptRow]:
@@ -96,8 +100,14 @@ class BodyScope:
             scope = scope.parent
 
     def check_open(self, line: Line) -> None:
-        """Raise if the operation has ended, or if this task of it has already asked."""
+        """Raise if the run goes no further here, the operation has ended, or this task of it has already asked."""
         self.drive.check_open()
+        self.check_may_ask(line)
+
+    def check_may_ask(self, line: Line) -> None:
+        """The same for a question: a body that ends while its worker leaves may still ask, which is recorded."""
+        if not self.drive.can_record:
+            raise RunLost(self.drive.run_id, "its end is written")
         if self.is_closed:
             raise PerdureError(f"a journal call after its operation {self.call.key} has ended")
         question = self.open_slot.get(str(line.number)) or self.open_slot.get("inside")
@@ -110,28 +120,51 @@ class BodyScope:
         with self.lock:
             line = self.lines.get(who)
             if line is None:
-                number = len(self.lines)
-                path = keys.body_path(self.call.key)
-                line = Line(path if number == 0 else keys.task_path(path, number - 1), number)
-                self.lines[who] = line
+                line = self.lines[who] = Line(len(self.lines))
             return line
+
+    def place_of(self, line: Line, spec: CallSpec, digest: str) -> tuple[str, int]:
+        """Path and index of a call made here: those of its record, if an earlier attempt or process has made it."""
+        with self.lock:
+            recorded = self._take(line, (spec.kind, spec.name, digest))
+            if recorded is not None:
+                # The task goes on where it was: what it does after an error is seen to come after it.
+                line.path, index = recorded.path, recorded.index
+            else:
+                line.path = line.path or self._free_path()
+                highest = self.drive.journal.highest_index.get(line.path, -1)
+                index = max(highest, self._used.get(line.path, -1)) + 1
+            self._used[line.path] = max(index, self._used.get(line.path, -1))
+            return line.path, index
+
+    def _take(self, line: Line, wanted: tuple[str, str, str | None]) -> Operation | None:
+        """The first recorded call like this that nobody has taken yet; one of the same task before others."""
+        if self._recorded is None:
+            self._recorded = {}
+            for op in self.drive.journal.inside.get(keys.body_path(self.call.key), ()):
+                self._recorded.setdefault((op.kind, op.name, op.digest), []).append(op)
+        alike = self._recorded.get(wanted)
+        if not alike:
+            return None
+        return alike.pop(next((n for n, op in enumerate(alike) if op.path == line.path), 0))
+
+    def _free_path(self) -> str:
+        body, number = keys.body_path(self.call.key), 0
+        path = body
+        while path in self._used or path in self.drive.journal.highest_index:
+            path, number = keys.task_path(body, number), number + 1
+        return path
 
 
 class Line:
-    """Numbers the calls and questions of one task inside a body."""
+    """One task inside a body: where its calls are recorded, and how many questions it has asked."""
 
-    __slots__ = ("index", "number", "path", "questions")
+    __slots__ = ("number", "path", "questions")
 
-    def __init__(self, path: str, number: int) -> None:
-        self.path = path
+    def __init__(self, number: int) -> None:
+        self.path: str | None = None
         self.number = number
-        self.index = 0
         self.questions = 0
-
-    def next_index(self) -> int:
-        index = self.index
-        self.index = index + 1
-        return index
 
 
 def signal_of(question: InterruptRow | Question) -> InterruptSignal:

@@ -96,6 +96,8 @@ class Drive:
         self.ended: asyncio.Future[DriveEnd] = plan.loop.create_future()
         self.keys_running: dict[str, asyncio.Future[None]] = {}
         """Idempotency keys whose body runs now."""
+        self.late_threads: dict[str, asyncio.Future[Any]] = {}
+        """Sync calls inside bodies, by key, whose caller has gone while the thread goes on."""
         self.is_paused = False
         """Quiet with a question open, in memory because something else is due soon."""
         self._watchers: list[asyncio.Future[DriveEnd | None]] = []
@@ -179,6 +181,11 @@ class Drive:
     def is_void(self) -> bool:
         """What the code does is discarded: this drive has ended, or has found a difference."""
         return self.is_closed or self._fault is not None
+
+    @property
+    def can_record(self) -> bool:
+        """What a body has done can still be recorded: the end is not written, and the run is ours."""
+        return not (self.ended.done() or self.ending.is_written)
 
     def check_open(self) -> None:
         """Raise `RunLost` if what the code does is discarded."""

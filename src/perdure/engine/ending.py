@@ -47,6 +47,11 @@ class Ending:
         """The end is decided: nothing of the code runs any more."""
         return self._final is not None
 
+    @property
+    def is_written(self) -> bool:
+        """The entry of the end is made: nothing of this drive comes after it."""
+        return self._is_written
+
     def quiet(self) -> None:
         due_s = self._drive.timers.next_due_s()
         has_question = self._drive.questions.is_open()

@@ -144,10 +144,14 @@ def _release(drive: Drive, call: Call) -> None:
 async def _finish_async(scope: BodyScope, call: Call, body: BodyScope, task: asyncio.Task[Any]) -> Outcome:
     try:
         result = _Result(await task)
+    except asyncio.CancelledError as error:
+        if task.done() and not task.cancelled() and task.exception() is None:
+            # The caller was cancelled in the moment its body had ended: what the body did is recorded all the same.
+            await _finish(scope, call, body, _Result(task.result()))
+            raise
+        result = _Result(error=error)
     except BaseException as error:
         result = _Result(error=error)
-        if not task.done():
-            task.cancel()
     finally:
         body.is_closed = True
     return await _finish(scope, call, body, result)
@@ -166,13 +170,14 @@ def _record(scope: BodyScope, call: Call, body: BodyScope, result: _Result) -> O
     """Record a value; an exception is passed on, and the key is free for another try under the same operation id."""
     drive, error = scope.drive, result.error
     if body.open_slot:
+        inner.check_recordable(drive)
         drive.recorder.suspend(call)
         raise error if isinstance(error, InterruptSignal) else InterruptSignal("asked inside", {})
     if error is None:
         outcome = encode_value(call, result.value)
         return inner.settle(drive, call, outcome)
     if isinstance(error, Exception) and not isinstance(error, InterruptSignal | RunLost):
-        drive.check_open()
+        inner.check_recordable(drive)
         drive.recorder.fail_attempt(call, error, 0.0)
         drive.recorder.flush()
     raise error

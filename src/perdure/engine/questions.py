@@ -190,7 +190,7 @@ class Questions:
         text = codec.encode(context)
         drive.settings.limits.check_payload("the context of a question", text)
         with scope.lock:
-            scope.check_open(line)
+            scope.check_may_ask(line)
             if key is not None:
                 slot = "key:" + quote(key, safe="")
             else:
