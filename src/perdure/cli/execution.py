@@ -190,7 +190,9 @@ def cancel(
 
     async def work() -> tuple[str, bool]:
         async with session.reading(url) as opened:
-            row = await opened.run_cancel(run_id, cancelled_by=session.user())
+            # A run whose owner is proven dead is nobody's: it is cancelled now, not when somebody takes it up.
+            dead = [w.worker_id for w in await opened.worker_list() if await opened.worker_probe(w) == "dead"]
+            row = await opened.run_cancel(run_id, cancelled_by=session.user(), dead_workers=dead)
             return row.status, row.cancel_requested
 
     status, is_requested = session.run_async(work)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 
 _UNWIND_ROUNDS = 1000
+CODE_DIFFERS = "restore the code and resume, or guard the change with patched(); answers given are kept"
+"""What to do about code that no longer fits a journal."""
 
 
 def mark_cause(error: BaseException, key: str) -> None:
@@ -113,7 +115,9 @@ class Calling:
         why = recovery.mismatch(op, call.spec.kind, call.spec.name, call.digest, call.shown_arguments)
         if why is not None:
             raise self._drive.fault(
-                DurableRecoveryError(f"run {self._drive.run_id}: {why}", self._drive.operation_id(call.key))
+                DurableRecoveryError(
+                    f"run {self._drive.run_id}: {why}; {CODE_DIFFERS}", self._drive.operation_id(call.key)
+                )
             )
 
     async def wait(self, call: Call) -> Any:

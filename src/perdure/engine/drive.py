@@ -16,24 +16,23 @@ import contextlib
 import contextvars
 import logging
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perdure.core import keys
-from perdure.core.fold import Journal, Operation
+from perdure.core.fold import Operation
 from perdure.core.records import (
     InterruptRow,
     Kind,
     OutcomeKind,
     RunChange,
 )
-from perdure.core.settings import EngineSettings
 from perdure.core.states import Status
 from perdure.engine.bodies import Bodies
-from perdure.engine.calling import Calling
+from perdure.engine.calling import CODE_DIFFERS, Calling
 from perdure.engine.calls import Call, Outcome
 from perdure.engine.context import place
 from perdure.engine.ending import DriveEnd, Ending
+from perdure.engine.plan import DrivePlan
 from perdure.engine.questions import Questions
 from perdure.engine.recorder import Recorder
 from perdure.engine.runloop import RunLoop, RunTimer
@@ -44,32 +43,13 @@ from perdure.errors import (
     InterruptSignal,
     RunLost,
 )
-from perdure.store.base import JournalStore, Lane
 
 if TYPE_CHECKING:
-    from perdure.engine.runner import Runner
+    pass
 
 log = logging.getLogger("perdure")
 
 _TEARDOWN_ROUNDS = 100
-
-
-@dataclass(slots=True, kw_only=True)
-class DrivePlan:
-    """What a drive is made of."""
-
-    lane: Lane
-    journal: Journal
-    runner: Runner
-    store: JournalStore
-    settings: EngineSettings
-    loop: asyncio.AbstractEventLoop
-    version: str | None = None
-    is_inline: bool = False
-    age_s: float = 0.0
-    """Seconds of run time that passed since its last record, by the database's clock."""
-    is_cancelled: bool = False
-    threads: Any = None
 
 
 class Drive:
@@ -361,11 +341,16 @@ class Drive:
     def _release_recorded(self, op: Operation) -> bool:
         call = self.calls.get(op.key)
         if call is None:
-            self._differs(op, f"the journal has {op.kind} {op.name!r} at {op.key}, which the code no longer calls")
+            self._differs(
+                op, f"the journal has {op.kind} {op.name!r} at {op.key}, which the code no longer calls; {CODE_DIFFERS}"
+            )
             return False
         is_awaited = call.future is not None or call.frozen is not None or call.timer is not None
         if not is_awaited and not call.is_settled:
-            self._differs(op, f"{op.kind} {op.name!r} at {op.key} was awaited when it was recorded, and is not now")
+            self._differs(
+                op,
+                f"{op.kind} {op.name!r} at {op.key} was awaited when it was recorded, and is not now; {CODE_DIFFERS}",
+            )
             return False
         self._cursor += 1
         if op.clock_s > self.loop.now_s:

@@ -23,8 +23,9 @@ from perdure.core.records import Claim, Loaded, NewRun, Record, RecordType, RunF
 from perdure.core.settings import EngineSettings
 from perdure.core.states import Status
 from perdure.engine.context import Running
-from perdure.engine.drive import Drive, DrivePlan
+from perdure.engine.drive import Drive
 from perdure.engine.news import News
+from perdure.engine.plan import DrivePlan
 from perdure.engine.presence import Presence, new_worker
 from perdure.engine.runner import Runner
 from perdure.errors import DurableRecoveryError, DurableStorageError, RunLost

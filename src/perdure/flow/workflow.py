@@ -50,7 +50,8 @@ class Workflow(Generic[I, O]):
         errors: Sequence[type[BaseException]] = (),
     ) -> None:
         if not inspect.iscoroutinefunction(function):
-            raise InvalidInputError("function", f"a workflow is an `async def`, not {function!r}")
+            name = getattr(function, "__qualname__", type(function).__name__)
+            raise InvalidInputError("function", f"a workflow is an `async def`; {name} is not")
         functools.update_wrapper(self, function)
         self.name = ids.check_id(name or function_name(function), "name")
         self.version = version
@@ -81,9 +82,19 @@ class Workflow(Generic[I, O]):
         _execution_id.set(run_id)
 
     def encode_input(self, value: Any) -> str:
-        if value is not None and not self._has_input:
+        if value is _UNSET:
+            value = self._default_input()
+        elif value is not None and not self._has_input:
             raise InvalidInputError("input", f"workflow {self.name} takes none")
         return codec.record(value, self._input_type)[0]
+
+    def _default_input(self) -> Any:
+        parameters = _parameters(self._function)
+        if not parameters:
+            return None
+        if parameters[0].default is inspect.Parameter.empty:
+            raise InvalidInputError("input", f"is missing: workflow {self.name} takes {parameters[0].name}")
+        return parameters[0].default
 
     def decode_input(self, data: str) -> Any:
         return codec.decode(data, self._input_type)
@@ -117,14 +128,14 @@ class Workflow(Generic[I, O]):
     # Runs.
 
     async def arun(
-        self, input: I | None = None, *, execution_id: str | None = None, store: str | Store | None = None
+        self, input: I | None = _UNSET, *, execution_id: str | None = None, store: str | Store | None = None
     ) -> RunResult[O]:
         """Run until the end or a question. See `Engine.run` for ids that exist and for errors."""
         engine = await ambient.engine(store)
         return await engine.run(self, input, execution_id=execution_id)
 
     def run(
-        self, input: I | None = None, *, execution_id: str | None = None, store: str | Store | None = None
+        self, input: I | None = _UNSET, *, execution_id: str | None = None, store: str | Store | None = None
     ) -> RunResult[O]:
         """`arun` for callers without an event loop; raises at once inside one."""
         return ambient.run_sync(store, lambda engine: engine.run(self, input, execution_id=execution_id))
