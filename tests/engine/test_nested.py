@@ -8,10 +8,11 @@ import threading
 from typing import Any
 
 import pytest
-from tests.support.engines import HASTY, Gate, journal_of, opened
+from tests.support.engines import HASTY, Gate, ids_of, journal_of, opened
 
-from perdure import PerdureError, Resume, interrupt, operation_id, patched, step, workflow
+from perdure import PerdureError, Resume, UnawaitedOperation, interrupt, operation_id, patched, step, workflow
 from perdure.engine.engine import Engine
+from perdure.flow.workflow import Workflow
 
 YES = Resume(approved=True)
 ran: list[Any] = []
@@ -339,3 +340,167 @@ async def test_rule_operation_id_and_patched_belong_where_they_mean_something(en
 async def test_rule_many_runs_at_once_are_independent(engine: Engine):
     results = await asyncio.gather(*(engine.run(inner, n) for n in range(100)))
     assert [result.output for result in results] == [[n, n + 1] for n in range(100)]
+
+
+async def test_rule_a_keyed_question_of_a_nested_workflow_replays_after_it_has_completed(
+    engine: Engine, store_url: str
+):
+    """It belongs to the nested workflow, whose own code no longer runs at replay."""
+
+    @workflow
+    async def keyed() -> bool:
+        return interrupt("first?", key="k1").approved
+
+    @workflow
+    async def flow() -> list[bool]:
+        return [await keyed(), interrupt("second?").approved]
+
+    await engine.run(flow, execution_id="r")
+    for reason in ("second?", None):
+        async with opened(store_url) as later:
+            result = await later.resume(flow, "r", resume_value=YES)
+        assert (result.pending_interrupt or {}).get("reason") == reason
+    assert result.output == [True, True]
+
+
+async def test_rule_the_same_key_in_two_nested_workflows_is_two_questions(engine: Engine):
+    """A question's key counts inside the nested workflow that asks it."""
+
+    @workflow
+    async def keyed() -> bool:
+        return interrupt("which?", key="k").approved
+
+    @workflow
+    async def flow() -> list[bool]:
+        return list(await asyncio.gather(keyed(), keyed()))
+
+    paused = await engine.run(flow)
+    first, second = ids_of(paused)
+    answers = {first: YES, second: Resume(approved=False)}
+    result = await engine.resume(flow, paused.execution_id, resume_value=answers)
+    assert sorted(result.output) == [False, True]
+
+
+async def test_rule_a_nested_workflow_that_leaves_calls_open_has_failed(engine: Engine):
+    """What goes on after its end would never be replayed; the error is its outcome."""
+
+    @workflow
+    async def leaving() -> int:
+        task = asyncio.create_task(hold())
+        await note(1)
+        assert not task.done()
+        return 1
+
+    @workflow
+    async def flow() -> int:
+        return await leaving()
+
+    async with asyncio.timeout(20):
+        waiting = asyncio.ensure_future(engine.run(flow, execution_id="r"))
+        await gate.reached.wait()
+        gate.open()
+        with pytest.raises(UnawaitedOperation, match="hold"):
+            await waiting
+    assert (await journal_of(engine, "r")).operations["0"].outcome == "error"
+
+
+async def test_rule_a_task_of_a_nested_workflow_makes_no_calls_after_its_end(engine: Engine):
+    """An effect recorded below an operation that has ended is lost at the next load, so it is refused first."""
+
+    @workflow
+    async def flow() -> str:
+        go_on = asyncio.Event()
+        tasks: list[asyncio.Task[int]] = []
+
+        @workflow(name="nested.leaving a task")
+        async def leaving() -> None:
+            async def later() -> int:
+                await go_on.wait()
+                return await note(7)
+
+            tasks.append(asyncio.create_task(later()))
+            await asyncio.sleep(0)
+
+        await leaving()
+        go_on.set()
+        try:
+            await tasks[0]
+        except PerdureError:
+            return f"refused {await note(8)}"
+        return "performed"
+
+    async with asyncio.timeout(20):
+        assert (await engine.run(flow)).output == "refused 8"
+    assert ran == [8]
+
+
+@workflow(name="nested.racing")
+async def racing() -> Any:
+    slow, fast = asyncio.create_task(hold()), asyncio.create_task(note(1))
+    done, left = await asyncio.wait({slow, fast}, return_when=asyncio.FIRST_COMPLETED)
+    for task in left:
+        task.cancel()
+    return done.pop().result()
+
+
+@workflow(name="nested.racing_a_question")
+async def racing_a_question() -> Any:
+    async def asking() -> bool:
+        return interrupt("in time?").approved
+
+    slow, fast = asyncio.create_task(asking()), asyncio.create_task(note(1))
+    done, left = await asyncio.wait({slow, fast}, return_when=asyncio.FIRST_COMPLETED)
+    for task in left:
+        task.cancel()
+    return done.pop().result()
+
+
+@workflow(name="nested.raising_beside_a_cancelled_task")
+async def raising_beside_a_cancelled_task() -> Any:
+    task = asyncio.create_task(hold())
+    await note(1)
+    try:
+        raise ValueError("its own")
+    finally:
+        task.cancel()
+
+
+@pytest.mark.parametrize("race", [racing, racing_a_question, raising_beside_a_cancelled_task], ids=lambda w: w.name)
+async def test_rule_a_call_whose_task_was_cancelled_is_not_left_open_by_a_nested_workflow(
+    engine: Engine, race: Workflow[Any, Any]
+):
+    """Every race ends like this: the losers are cancelled, and the winner's value is returned at once."""
+
+    @workflow(name=f"{race.name} outside")
+    async def flow() -> Any:
+        try:
+            return [await race(), await note(2)]
+        except ValueError as error:
+            return [str(error), await note(2)]
+
+    async with asyncio.timeout(20):
+        result = await engine.run(flow)
+        again = await engine.fork(flow, result.execution_id)
+    assert result.output in ([1, 2], ["its own", 2])
+    assert again.output == result.output
+    assert ran == [1, 2]
+
+
+async def test_rule_what_a_nested_workflow_does_to_its_arguments_stays_there(engine: Engine, store_url: str):
+    """At replay its code does not run, so its caller must not see it at the first execution either."""
+
+    @workflow
+    async def filling(x: list[int]) -> None:
+        x.append(5)
+
+    @workflow
+    async def flow() -> list[Any]:
+        x: list[int] = []
+        await filling(x)
+        first = await note(len(x))
+        return [first, interrupt("go on?").approved, x]
+
+    await engine.run(flow, execution_id="r")
+    async with opened(store_url) as later:
+        assert (await later.resume(flow, "r", resume_value=YES)).output == [0, True, []]
+    assert ran == [0]
