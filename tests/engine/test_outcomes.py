@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.support.engines import HASTY, Gate, bare, journal_of, opened, record_that, row_of
+from tests.support.engines import HASTY, Gate, bare, journal_of, opened, record_that, records_of, row_of, shape
 
-from perdure import OperationError, PerdureError, UnawaitedOperation, step, workflow
+from perdure import (
+    DurableRunError,
+    OperationError,
+    PerdureError,
+    Resume,
+    UnawaitedOperation,
+    idempotent,
+    interrupt,
+    step,
+    workflow,
+)
 from perdure.engine.engine import Engine
 
 ran: list[str] = []
@@ -459,3 +471,275 @@ async def test_rule_the_journal_survives_a_restart_between_error_and_handler(eng
     assert result.output == [51, "clean"]
     assert ran == ["declared", "clean up", "clean up"]
     assert (await journal_of(engine, run_id)).operations["0"].outcome == "error"
+
+
+# --- arguments are the body's own ---------------------------------------------------------------------
+
+
+@step(name="outcomes.fill")
+async def fill(x: list[int]) -> None:
+    x.append(1)
+
+
+@step(name="outcomes.fill_in_thread")
+def fill_in_thread(x: list[int]) -> None:
+    x.append(1)
+
+
+@idempotent(name="outcomes.fill_keyed")
+async def fill_keyed(x: list[int]) -> None:
+    x.append(1)
+
+
+@idempotent(name="outcomes.fill_keyed_sync")
+def fill_keyed_sync(x: list[int]) -> None:
+    x.append(1)
+
+
+async def fill_directly(x: list[int]) -> None:
+    fill_keyed_sync(x)
+
+
+@step(name="outcomes.fill_inside")
+async def fill_inside(x: list[int]) -> int:
+    await fill(x)
+    return len(x)
+
+
+@pytest.mark.parametrize("call", [fill, fill_in_thread, fill_keyed, fill_directly])
+async def test_rule_what_a_body_does_to_its_arguments_its_caller_never_sees(
+    engine: Engine, store_url: str, call: Callable[[list[int]], Awaitable[Any]]
+):
+    """At replay there is no body, so the first execution must not see it either."""
+
+    @workflow(name=f"outcomes.filling {getattr(call, '__name__', call)}")
+    async def flow() -> list[Any]:
+        x: list[int] = []
+        await call(x)
+        await quick(len(x))
+        return [interrupt("go on?").approved, x]
+
+    await engine.run(flow, execution_id="r")
+    async with opened(store_url) as later:
+        result = await later.resume(flow, "r", resume_value=Resume(approved=True))
+    assert result.output == [True, []]
+    assert ran == ["quick 0"]
+
+
+async def test_rule_what_an_inner_body_does_to_its_arguments_the_outer_body_never_sees(engine: Engine):
+    """A repeated body finds the inner result recorded, and must find its own values the same."""
+
+    @workflow
+    async def flow() -> int:
+        return await fill_inside([])
+
+    assert (await engine.run(flow)).output == 0
+
+
+# --- calls that never began ---------------------------------------------------------------------------
+
+
+async def cancelled_before_it_began() -> str:
+    task = asyncio.create_task(quick(1))
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    return "went on"
+
+
+async def timed_out_before_it_began() -> str:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(quick(1), 0)
+    return "went on"
+
+
+async def group_that_raised_before_it_began() -> str:
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(quick(1))
+            raise ValueError
+    except* ValueError:
+        pass
+    return "went on"
+
+
+async def gathered_and_cancelled_before_it_began() -> str:
+    both = asyncio.gather(quick(1), quick(2))
+    both.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await both
+    return "went on"
+
+
+async def closed_before_it_began() -> str:
+    call = quick(1)
+    call.close()
+    return "went on"
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [
+        cancelled_before_it_began,
+        timed_out_before_it_began,
+        group_that_raised_before_it_began,
+        gathered_and_cancelled_before_it_began,
+        closed_before_it_began,
+    ],
+)
+async def test_rule_a_call_given_up_before_it_began_is_no_call_left_open(
+    engine: Engine, store_url: str, leave: Callable[[], Awaitable[str]]
+):
+    """It counts as cancelled: its body never runs, and the run replays."""
+
+    @workflow(name=f"outcomes.leaving {leave.__name__}")
+    async def flow() -> list[Any]:
+        return [await leave(), await quick(9), interrupt("go on?").approved]
+
+    async with asyncio.timeout(20):
+        paused = await engine.run(flow, execution_id="r")
+        assert paused.status == "paused"
+        async with opened(store_url) as later:
+            result = await later.resume(flow, "r", resume_value=Resume(approved=True))
+    assert result.output == ["went on", 9, True]
+    assert ran == ["quick 9"]
+
+
+async def test_rule_a_call_that_was_made_and_forgotten_is_left_open(engine: Engine):
+    """Nobody gave it up, so nobody knows whether it was wanted."""
+
+    @workflow
+    async def flow() -> str:
+        forgotten.append(quick(1))
+        return "forgot"
+
+    forgotten: list[Any] = []
+    async with asyncio.timeout(20):
+        with pytest.raises(UnawaitedOperation):
+            await engine.run(flow)
+    for call in forgotten:
+        call.close()
+    assert ran == []
+
+
+# --- threads that go on after their time --------------------------------------------------------------
+
+
+class Thread:
+    """A place in a thread where a body stays until the test lets it go."""
+
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+        self.left = threading.Event()
+
+    def stand(self) -> None:
+        self.opened.wait(60)
+        self.left.set()
+
+
+thread = Thread()
+
+
+@pytest.fixture
+def held_thread() -> Iterator[Thread]:
+    """Let go at the end, whatever the test has shown."""
+    global thread
+    thread = Thread()
+    yield thread
+    thread.opened.set()
+
+
+@step(name="outcomes.stay_too_long", timeout=0.05)
+def stay_too_long() -> str:
+    thread.stand()
+    return "too late"
+
+
+@workflow(name="outcomes.staying_too_long")
+async def staying_too_long(then: str) -> Any:
+    if then == "raise":
+        return await stay_too_long()
+    try:
+        await stay_too_long()
+    except TimeoutError:
+        ran.append("timed out")
+    if then == "ask":
+        return interrupt("go on?").approved
+    return await quick(3)
+
+
+async def test_rule_a_sync_step_over_its_limit_fails_the_run_while_its_thread_goes_on(
+    engine: Engine, held_thread: Thread
+):
+    """Nothing waits for the thread: the error is there when the time is over."""
+    async with asyncio.timeout(20):
+        with pytest.raises(TimeoutError, match="stay_too_long"):
+            await engine.run(staying_too_long, "raise", execution_id="r")
+        assert (await row_of(engine, "r")).status == "failed"
+
+
+async def test_rule_a_run_completes_or_pauses_while_a_thread_of_it_goes_on(engine: Engine, held_thread: Thread):
+    """A thread may be stuck for ever, the person who is asked must not wait for it."""
+    async with asyncio.timeout(20):
+        assert (await engine.run(staying_too_long, "go on", execution_id="done")).output == 3
+        assert (await engine.run(staying_too_long, "ask", execution_id="asks")).status == "paused"
+        assert not held_thread.left.is_set()
+        result = await engine.resume(staying_too_long, "asks", resume_value=Resume(approved=True))
+    assert result.output is True
+
+
+async def test_rule_a_cancelled_run_does_not_wait_for_a_thread(engine: Engine, held_thread: Thread):
+    """Cancelling is for what hangs, so it must not hang itself."""
+    async with asyncio.timeout(20):
+        await engine.run(staying_too_long, "ask", execution_id="r")
+        await engine.cancel("r")
+        with pytest.raises(DurableRunError):
+            await engine.run(staying_too_long, "ask", execution_id="r")
+        assert not held_thread.left.is_set()
+
+
+async def test_rule_a_thread_that_ends_after_its_run_changes_nothing(engine: Engine, held_thread: Thread):
+    """What it returns is nobody's any more."""
+    async with asyncio.timeout(20):
+        await engine.run(staying_too_long, "go on", execution_id="r")
+        before = shape(await records_of(engine, "r"))
+        held_thread.opened.set()
+        await asyncio.to_thread(held_thread.left.wait, 20)
+        assert (await engine.run(staying_too_long, "go on", execution_id="other")).output == 3
+        assert shape(await records_of(engine, "r")) == before
+
+
+# --- the code raised beside a running body ------------------------------------------------------------
+
+
+async def test_rule_a_retry_of_code_that_raised_beside_a_running_body_raises_again(engine: Engine):
+    """The body's completion was recorded after the code had ended: the journal is not ahead of the code."""
+    gate = Gate()
+
+    @step
+    async def slow() -> str:
+        ran.append("slow")
+        await gate.stand()
+        return "slow"
+
+    @workflow
+    async def flow() -> str:
+        task = asyncio.create_task(slow())
+        await quick(1)
+        if fixed:
+            return f"{await task} after all"
+        raise KeyError("boom")
+
+    fixed: list[bool] = []
+    async with asyncio.timeout(20):
+        waiting = asyncio.ensure_future(engine.run(flow, execution_id="r"))
+        await gate.reached.wait()
+        gate.open()
+        with pytest.raises(KeyError, match="boom"):
+            await waiting
+        with pytest.raises(KeyError, match="boom"):
+            await engine.retry(flow, "r")
+        assert (await row_of(engine, "r")).status == "failed"
+        fixed.append(True)
+        assert (await engine.retry(flow, "r")).output == "slow after all"
+    assert sorted(ran) == ["quick 1", "slow"]
