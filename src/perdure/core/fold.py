@@ -259,7 +259,7 @@ def _dropped(journal: Journal, record: StoredRecord) -> None:
     op.outcome = op.data = None
     op.attempt = 0
     op.seq = record.seq
-    if keys.is_ordered(op.path):
+    if op.key in journal.completions:
         journal.completions.remove(op.key)
 
 

@@ -220,7 +220,7 @@ class Bodies:
             return
         spec = call.spec
         delay_s = None
-        if spec.retry is not None and not drive.is_closed and not isinstance(error, PerdureError | InterruptSignal):
+        if spec.retry is not None and not isinstance(error, PerdureError | InterruptSignal):
             delay_s = retry.next_attempt(spec.retry, call.attempt, error, random.random())
         if delay_s is None:
             self._ended(call, Outcome(OutcomeKind.ERROR, codec.encode_error(error)))
@@ -228,6 +228,9 @@ class Bodies:
         drive.recorder.fail_attempt(call, error, delay_s)
         for op in recovery.trailing_errors(drive.journal, call.key):
             drive.recorder.record(recovery.drop(op))
+        if drive.is_closed:
+            self._after_end(call, None)  # the next attempt is the next worker's, or a retry's
+            return
         call.attempt += 1
         self._schedule(call, delay_s, still)
         drive.pump()
@@ -287,6 +290,12 @@ class Bodies:
             else:
                 self._leave_behind(call, body)
 
+    def _forget_start(self, call: Call) -> None:
+        """It is recorded to have begun and has not: nobody shall have to ask whether its effect happened."""
+        op = self._drive.journal.operations.get(call.key)
+        if op is not None and op.is_in_doubt and self._drive.can_record:
+            self._drive.recorder.record(recovery.drop(op))
+
     def stop_safe(self) -> None:
         """Cancel bodies that may be cut short without harm: the run ends and nobody wants their results."""
         for call, body in list(self._running.items()):
@@ -295,6 +304,8 @@ class Bodies:
 
     def drop_unstarted(self) -> None:
         """Forget what waits behind a barrier or for its next attempt: the run ends or goes elsewhere."""
+        for call in self._starting:
+            self._forget_start(call)
         self._starting.clear()
         for handle in self._cancelled.values():
             handle.cancel()

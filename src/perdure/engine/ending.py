@@ -169,6 +169,7 @@ class Ending:
             return
         self._final = (change, None, error)
         self._drive.tear_down()
+        self._drive.recorder.is_muted = False  # bodies that still run beside a difference are recorded all the same
         self._drive.bodies.drop_unstarted()
         if change.status == Status.CANCELLED:
             self._drive.bodies.stop_all()
