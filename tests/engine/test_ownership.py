@@ -8,10 +8,20 @@ import signal
 
 import pytest
 from tests.support.children import LEASE_S, asking, child, effecting, staying, staying_manually
-from tests.support.engines import FAST, Gate, opened, record_that, records_of, row_of, shape
+from tests.support.engines import FAST, HASTY, Gate, opened, record_that, records_of, row_of, shape
 
-from perdure import DurableRecoveryError, EngineSettings, Resume, RunLost, step, workflow
+from perdure import (
+    DurableRecoveryError,
+    DurableStorageError,
+    EngineSettings,
+    Resume,
+    RunLost,
+    open_engine,
+    step,
+    workflow,
+)
 from perdure.engine.engine import Engine
+from perdure.engine.host import digest_of_input
 
 QUICK = EngineSettings(lease_s=LEASE_S, poll_s=0.02, grace_s=5.0)
 gate = Gate()
@@ -241,3 +251,90 @@ async def test_rule_a_worker_that_left_is_no_owner(engine: Engine, store_url: st
     assert (await row_of(engine, run_id)).worker_id in (None, engine.host.worker_id)
     workers = await engine.store.worker_list()
     assert [worker.worker_id for worker in workers] == [engine.host.worker_id]
+
+
+async def test_rule_a_worker_that_lost_its_lease_joins_again(store_url: str):
+    """A laptop's lid, a paused machine: its callers get what others made of their runs, and it takes new ones."""
+    async with opened(store_url, QUICK) as buried, opened(store_url, FAST) as other:
+        old_id = buried.host.worker_id
+        following = asyncio.ensure_future(buried.run(holding, execution_id="r"))
+        await gate.reached.wait()
+        drive = buried.host.drives["r"]
+        async with asyncio.timeout(20):
+            await other.store.worker_end(old_id)
+            await drive.ended
+            gate.open()
+            assert (await other.run(holding, execution_id="r")).output == ["held", "after"]
+            assert (await following).output == ["held", "after"]
+            assert (await buried.run(holding)).output == ["held", "after"]
+        assert buried.host.worker_id != old_id
+        assert buried.host.worker_id in [row.worker_id for row in await other.store.worker_list()]
+    async with opened(store_url) as last:
+        assert [row.worker_id for row in await last.store.worker_list()] == [last.host.worker_id]
+
+
+async def test_rule_who_loses_the_race_to_create_an_id_leaves_the_run_alone(engine: Engine, store_url: str):
+    """Its creation is refused, and that says nothing about the run of the other, which is just nobody's."""
+    gate.open()
+    async with opened(store_url) as other:
+        await other.run(asking, execution_id="r")
+        await other.answer("r", Resume(approved=True))
+    before = await row_of(engine, "r")
+    input_data = asking.encode_input(None)
+    refused = engine.host.create(asking, "r", input_data, digest_of_input(input_data))
+    async with asyncio.timeout(20):
+        await refused.ended
+        await asyncio.gather(*engine.host._tasks)
+        after = await row_of(engine, "r")
+        assert (after.status, after.fence, after.error) == (before.status, before.fence, None)
+        assert (await engine.run(asking, execution_id="r")).output is True
+
+
+async def test_rule_two_workers_start_the_same_ids_and_one_leaves(store_url: str):
+    """Whoever lost the race follows the winner's runs, and takes them over when it leaves."""
+    names = [f"r{n}" for n in range(20)]
+    async with asyncio.timeout(60), opened(store_url, FAST) as staying:
+        async with opened(store_url, HASTY) as leaving:
+            gone = [asyncio.ensure_future(leaving.run(holding, execution_id=name)) for name in names]
+            waiting = [asyncio.ensure_future(staying.run(holding, execution_id=name)) for name in names]
+            await gate.reached.wait()
+        gate.open()
+        results = await asyncio.gather(*waiting)
+        await asyncio.gather(*gone, return_exceptions=True)
+        rows = [await row_of(staying, name) for name in names]
+    assert [result.output for result in results] == [["held", "after"]] * len(names)
+    assert {row.status for row in rows} == {"completed"}
+
+
+async def test_rule_callers_of_an_engine_that_closes_get_its_error(store_url: str):
+    """They follow another worker's runs; nobody cancelled them, so they are not cancelled."""
+    async with asyncio.timeout(60), opened(store_url) as owner:
+        names = [await owner.start(holding, execution_id=f"r{n}") for n in range(5)]
+        follower = await open_engine(store_url, settings=FAST)
+        callers = [asyncio.ensure_future(follower.run(holding, execution_id=name)) for name in names]
+        await gate.reached.wait()
+        await follower.close()
+        ends = await asyncio.gather(*callers, return_exceptions=True)
+        gate.open()
+        assert [(await owner.run(holding, execution_id=name)).output for name in names] == [["held", "after"]] * 5
+    assert [type(end) for end in ends] == [DurableStorageError] * 5
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 5, 20])
+async def test_rule_runs_that_are_being_claimed_when_an_engine_closes_are_given_back(store_url: str, turns: int):
+    """Wherever the close meets the claims: callers get a result or the engine's error, every run goes on elsewhere."""
+    async with asyncio.timeout(60):
+        async with opened(store_url, HASTY) as first:
+            names = [await first.start(holding, execution_id=f"r{n}") for n in range(10)]
+            await gate.reached.wait()
+        closing = await open_engine(store_url, settings=HASTY)
+        callers = [asyncio.ensure_future(closing.run(holding, execution_id=name)) for name in names]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await closing.close()
+        ends = await asyncio.gather(*callers, return_exceptions=True)
+        gate.open()
+        async with opened(store_url, FAST) as last:
+            outputs = [(await last.run(holding, execution_id=name)).output for name in names]
+    assert {type(end) for end in ends} == {DurableStorageError}
+    assert outputs == [["held", "after"]] * len(names)
