@@ -6,9 +6,20 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.support.engines import Gate, opened, records_of, row_of, shape
+from tests.support.database import execute
+from tests.support.engines import Gate, opened, records_of, row_of, shape, status_that
 
-from perdure import DurableLimitError, EngineSettings, Limits, Resume, RunLost, interrupt, step, workflow
+from perdure import (
+    DurableLimitError,
+    DurableRecoveryError,
+    EngineSettings,
+    Limits,
+    Resume,
+    RunLost,
+    interrupt,
+    step,
+    workflow,
+)
 from perdure.core.records import RunFilter
 from perdure.engine.engine import Engine
 
@@ -197,3 +208,29 @@ async def test_rule_a_run_with_too_many_operations_fails_before_the_next_body(st
             await engine.run(flow, execution_id="r1")
         assert (await row_of(engine, "r1")).status == "failed"
     assert ran == list(range(10))
+
+
+async def test_rule_a_journal_that_stops_the_engine_is_claimed_once_and_needs_attention(engine: Engine, store_url: str):
+    """Nobody takes the run up again and again: the journal does not grow, and other runs go on."""
+
+    @workflow
+    async def flow() -> bool:
+        await note(1)
+        return interrupt("go on?").approved
+
+    async with asyncio.timeout(20):
+        paused = await engine.run(flow, execution_id="r")
+        await asyncio.to_thread(execute, store_url, "UPDATE record SET outcome = 'weird' WHERE type = 'completed'")
+        before = len(await records_of(engine, "r"))
+        with pytest.raises(DurableRecoveryError):
+            await engine.resume(flow, paused.execution_id, resume_value=Resume(approved=True))
+        row = await status_that(engine, "r", "needs_attention")
+        stopped = await records_of(engine, "r")
+        with pytest.raises(DurableRecoveryError):
+            await engine.run(flow, execution_id="r")
+        assert (await engine.run(flow, execution_id="other")).status == "paused"
+    assert row.error
+    claims = [record for record in stopped[before:] if record.type == "status" and record.name == "running"]
+    assert len(stopped) <= before + 6, shape(stopped)
+    assert len(claims) <= 2
+    assert ran == [1, 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -460,3 +461,48 @@ async def test_rule_what_a_paused_result_shows_of_a_question(engine: Engine):
         {"amount": 5},
     )
     assert paused.output is None
+
+
+@pytest.mark.parametrize("place", ["code", "bodies", "nested"])
+async def test_rule_parallel_questions_are_listed_in_the_order_they_were_asked(engine: Engine, place: str):
+    """Also those that one entry has stored: the first of a result is the one that was asked first."""
+
+    async def ask_in_code(n: int) -> bool:
+        return interrupt(f"question {n}").approved
+
+    @step(name=f"questions.ask_in_order {place}")
+    async def ask_in_body(n: int) -> bool:
+        return interrupt(f"question {n}").approved
+
+    @workflow(name=f"questions.ask_in_order_nested {place}")
+    async def ask_nested(n: int) -> bool:
+        return interrupt(f"question {n}").approved
+
+    ask = {"code": ask_in_code, "bodies": ask_in_body, "nested": ask_nested}[place]
+
+    @workflow(name=f"questions.in_order {place}")
+    async def flow() -> list[bool]:
+        return list(await asyncio.gather(*(ask(n) for n in range(12))))
+
+    paused = await engine.run(flow)
+    expected = [f"question {n}" for n in range(12)]
+    assert paused.pending_interrupt is not None
+    assert paused.pending_interrupt["reason"] == "question 0"
+    assert [question["reason"] for question in paused.pending_interrupts] == expected
+    assert [json.loads(row.reason) for row in await engine.store.interrupt_list(limit=100)] == expected
+
+
+async def test_rule_a_later_task_that_asks_first_is_listed_first(engine: Engine):
+    """The order is that of asking, not that of the tasks."""
+
+    @workflow
+    async def flow() -> list[bool]:
+        async def ask(n: int) -> bool:
+            for _ in range(3 - n):
+                await asyncio.sleep(0)
+            return interrupt(f"question {n}").approved
+
+        return list(await asyncio.gather(*(ask(n) for n in range(3))))
+
+    paused = await engine.run(flow)
+    assert [question["reason"] for question in paused.pending_interrupts] == ["question 2", "question 1", "question 0"]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import threading
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tests.support.engines import HASTY, Gate, opened, records_of
+from tests.support.engines import HASTY, Gate, journal_of, opened, question_count, records_of
 
 from perdure import IdempotencyError, Resume, idempotent, interrupt, operation_id, step, workflow
 from perdure.engine.engine import Engine
@@ -341,3 +342,102 @@ async def test_rule_an_idempotent_function_is_started_durably_before_its_body(en
 
     await engine.run(flow, execution_id="r1")
     assert "started" in seen[0]
+
+
+# --- a sync function, called by workflow code, that asks ------------------------------------------------
+
+
+@idempotent(name="idempotent.ask_sync")
+def ask_sync(n: int) -> bool:
+    ran.append(f"ask {n}")
+    return interrupt(f"pay {n}?").approved
+
+
+@step(name="idempotent.quick")
+async def quick(n: int) -> int:
+    ran.append(f"quick {n}")
+    return n
+
+
+@workflow(name="idempotent.asking_beside_a_body")
+async def asking_beside_a_body() -> list[Any]:
+    async def branch() -> list[Any]:
+        return [await quick(1), ask_sync(1), await quick(2)]
+
+    return list(await asyncio.gather(hold(), branch()))
+
+
+async def test_rule_a_sync_function_that_asks_lets_the_others_go_on(engine: Engine, store_url: str):
+    """While a person thinks, siblings' results are recorded, their steps run, and the run pauses."""
+    async with asyncio.timeout(20):
+        waiting = asyncio.ensure_future(engine.run(asking_beside_a_body, execution_id="r"))
+        [question] = await question_count(engine, "r", 1)
+        gate.open()
+        paused = await waiting
+        assert (paused.status, question.reason) == ("paused", '"pay 1?"')
+        held = [op for op in (await journal_of(engine, "r")).operations.values() if op.name == hold.spec.name]
+        assert [op.phase for op in held] == ["completed"]
+        async with opened(store_url) as later:
+            result = await later.resume(asking_beside_a_body, "r", resume_value=Resume(approved=True))
+        assert result.output == [None, [1, True, 2]]
+        assert (await engine.fork(asking_beside_a_body, "r")).output == result.output
+    assert ran == ["quick 1", "ask 1", "ask 1", "quick 2"]
+
+
+async def test_rule_sync_functions_of_several_tasks_ask_at_once_and_are_answered_in_any_order(
+    engine: Engine, store_url: str
+):
+    """Each one holds up its own task only."""
+
+    @workflow
+    async def flow() -> list[Any]:
+        async def branch(n: int) -> list[Any]:
+            return [await quick(n), ask_sync(n)]
+
+        return list(await asyncio.gather(*(branch(n) for n in range(3))))
+
+    async with asyncio.timeout(20):
+        paused = await engine.run(flow, execution_id="r")
+        assert [q["reason"] for q in paused.pending_interrupts] == ["pay 0?", "pay 1?", "pay 2?"]
+        for question in reversed(paused.pending_interrupts):
+            async with opened(store_url) as later:
+                answer = {question["interrupt_id"]: Resume(approved=question["reason"] == "pay 1?")}
+                result = await later.resume(flow, "r", resume_value=answer)
+    assert result.output == [[0, False], [1, True], [2, False]]
+
+
+entered, go_on = threading.Event(), threading.Event()
+
+
+@idempotent(name="idempotent.stay_in_thread")
+def stay_in_thread() -> str:
+    entered.set()
+    go_on.wait(60)
+    return "stayed"
+
+
+async def test_rule_a_body_that_ends_while_a_sync_function_runs_is_recorded_when_the_run_is_given_back(store_url: str):
+    """Its completion waits for its turn in memory; the worker that leaves writes it down."""
+
+    @workflow
+    async def flow() -> list[Any]:
+        async def branch() -> list[Any]:
+            return [await quick(1), stay_in_thread()]
+
+        return list(await asyncio.gather(hold(), branch()))
+
+    entered.clear()
+    go_on.clear()
+    try:
+        async with asyncio.timeout(20), opened(store_url, HASTY) as leaving:
+            await leaving.start(flow, execution_id="r")
+            await asyncio.to_thread(entered.wait, 20)
+            await gate.reached.wait()
+            gate.open()
+            while not leaving.host.drives["r"].arrived:
+                await asyncio.sleep(0)
+        async with opened(store_url) as later:
+            held = [op for op in (await journal_of(later, "r")).operations.values() if op.name == hold.spec.name]
+    finally:
+        go_on.set()
+    assert [op.phase for op in held] == ["completed"]
