@@ -293,7 +293,7 @@ def test_peer_D_sync_call_on_the_loop_warns_once(store_url: str) -> None:
         return [sync_charge(8), sync_charge(8)]
 
     @workflow
-    async def blocks(_: None) -> list[int]:
+    async def blocks() -> list[int]:
         return await step(on_the_loop)
 
     with warnings.catch_warnings(record=True) as warned:

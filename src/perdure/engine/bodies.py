@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import inspect
 import random
 import warnings
@@ -334,9 +335,8 @@ def launch(drive: Drive, call: Call, context: contextvars.Context) -> asyncio.Fu
     spec, loop = call.spec, drive.real_loop
     if spec.is_async:
         return loop.create_task(_call_async(spec.function, call.args, call.kwargs), context=context)
-    return loop.run_in_executor(
-        drive.plan.threads, lambda: context.run(_call_sync, spec.function, call.args, call.kwargs)
-    )
+    work = functools.partial(_call_sync, spec.function, call.args, call.kwargs)
+    return drive.plan.threads.submit(loop, lambda: context.run(work))
 
 
 async def _call_async(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -302,6 +302,7 @@ class Engine:
 
     async def retry(self, runner: Runner, execution_id: str) -> RunResult[Any]:
         """A new attempt of a failed run on the same journal: trailing errors are forgotten, everything else stands."""
+        self._check_open()
         row = await self._get(execution_id)
         if row.status != Status.FAILED:
             if row.status == Status.RUNNING:
@@ -382,11 +383,10 @@ class Engine:
     async def cancel(self, execution_id: str, *, cancelled_by: str | None = None) -> str:
         """Ask for a run to be cancelled; durable when this returns. Returns the run's status at that moment: an owned
         run becomes cancelled as soon as its owner notices, and cannot end otherwise any more."""
+        self._check_open()
         await self._get(execution_id)
         by = None if cancelled_by is None else ids.check_id(cancelled_by, "cancelled_by")
-        row = await self.store.run_cancel(
-            execution_id, cancelled_by=by, dead_workers=await self.host.dead_workers()
-        )
+        row = await self.store.run_cancel(execution_id, cancelled_by=by, dead_workers=await self.host.dead_workers())
         if execution_id in self.host.drives:
             await self.host.take_facts()
         self.host.news.tell()

@@ -12,7 +12,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
 from typing import Any, TypeVar
 
@@ -28,6 +27,7 @@ from perdure.engine.news import News
 from perdure.engine.plan import DrivePlan
 from perdure.engine.presence import Presence, new_worker
 from perdure.engine.runner import Runner
+from perdure.engine.threads import StepThreads
 from perdure.errors import DurableRecoveryError, DurableStorageError, RunLost
 from perdure.store.base import Entry, Lane, Store
 
@@ -35,7 +35,6 @@ T = TypeVar("T")
 
 log = logging.getLogger("perdure")
 
-_MAX_THREADS = 512
 _RETRY_S = 0.5
 
 
@@ -53,7 +52,7 @@ class Host:
         """Something may have come from outside, or a drive has ended."""
         self.is_closing = False
         self._leases = LeaseWatch(settings.lease_s, store.missed_s)
-        self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="perdure-step")
+        self._threads = StepThreads()
         self._presence: Presence | None = None
         self._unsubscribe: Callable[[], None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -104,7 +103,7 @@ class Host:
             task.cancel()
         with contextlib.suppress(DurableStorageError):
             await self.store.worker_end(self.worker_id)
-        self._threads.shutdown(wait=False)
+        self._threads.close()
 
     # Launching.
 

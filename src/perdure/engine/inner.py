@@ -19,6 +19,7 @@ from perdure.core import codec, recovery, retry
 from perdure.core.fold import Phase
 from perdure.core.records import OutcomeKind, Recovery
 from perdure.engine.bodies import encode_value, launch
+from perdure.engine.calling import own_copy
 from perdure.engine.calls import Call, CallSpec, Outcome
 from perdure.engine.context import BodyScope, Line, place, signal_of
 from perdure.engine.drive import Drive
@@ -32,7 +33,7 @@ def make(scope: BodyScope, spec: CallSpec, args: tuple[Any, ...], kwargs: dict[s
     text = spec.arguments(args, kwargs)
     digest = codec.digest(text)
     path, index = scope.place_of(line, spec, digest)
-    return Call(spec, path, index, args, kwargs, text, digest), line
+    return Call(spec, path, index, *own_copy(args, kwargs), text, digest), line
 
 
 def recorded(drive: Drive, call: Call) -> Outcome | None:

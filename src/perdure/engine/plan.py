@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from perdure.core.fold import Journal
 from perdure.core.settings import EngineSettings
 from perdure.engine.runner import Runner
+from perdure.engine.threads import StepThreads
 from perdure.store.base import JournalStore, Lane
 
 
@@ -26,4 +26,4 @@ class DrivePlan:
     age_s: float = 0.0
     """Seconds of run time that passed since its last record, by the database's clock."""
     is_cancelled: bool = False
-    threads: ThreadPoolExecutor | None = None
+    threads: StepThreads

@@ -11,6 +11,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.core.settings import get_config
+from perdure.engine.context import TaskScope, current
+from perdure.errors import PerdureError
 
 if TYPE_CHECKING:
     from perdure.engine.engine import Engine
@@ -32,6 +34,8 @@ class _Ambient:
 
 async def engine(store: str | Store | None) -> Engine:
     """The engine of this loop for a store; opened if there is none."""
+    if isinstance(current(), TaskScope):
+        raise PerdureError("a run is started, resumed or steered from a step; or call the workflow: `await other(x)`")
     loop = asyncio.get_running_loop()
     key, opened = _key_of(store)
     of_loop = _engines.setdefault(loop, {})
