@@ -136,6 +136,61 @@ async def test_rule_a_body_that_cancels_its_own_task_has_an_outcome(engine: Engi
     assert ran == ["cancel", 1, 2]
 
 
+async def test_rule_a_body_inside_a_body_that_cancels_itself_ends_the_run(engine: Engine):
+    """Libraries cancel the task they run in; whatever the outer body makes of it, the run has an end."""
+
+    @step
+    async def cancel_self() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.Event().wait()
+
+    @step
+    async def around() -> None:
+        await cancel_self()
+
+    @workflow
+    async def flow() -> str:
+        try:
+            await around()
+        except (asyncio.CancelledError, Exception) as error:
+            return type(error).__name__
+        return ""
+
+    async with asyncio.timeout(20):
+        result = await engine.run(flow)
+        assert result.output != ""
+        assert (await engine.run(child, 2)).output == 2
+
+
+async def test_rule_a_self_cancelled_body_raises_the_same_at_first_and_at_replay(engine: Engine):
+    """`except Exception` must not catch it once and miss it the other time."""
+
+    @step
+    async def cancel_self() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.Event().wait()
+
+    @workflow
+    async def flow() -> list[Any]:
+        try:
+            await cancel_self()
+        except BaseException as error:
+            caught = [type(error).__name__, isinstance(error, Exception)]
+            ran.append(caught)
+        return [*caught, interrupt("go on?").approved]
+
+    async with asyncio.timeout(20):
+        first = await engine.run(flow)
+        result = await engine.resume(flow, first.execution_id, resume_value=YES)
+        forked = await engine.fork(flow, first.execution_id)
+    assert forked.output == result.output
+    assert ran == [ran[0]] * len(ran)
+
+
 # --- spinning -----------------------------------------------------------------------------------------
 
 

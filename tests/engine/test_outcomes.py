@@ -13,12 +13,14 @@ from tests.support.engines import HASTY, Gate, bare, journal_of, opened, record_
 
 from perdure import (
     DurableRunError,
+    EngineSettings,
     OperationError,
     PerdureError,
     Resume,
     UnawaitedOperation,
     idempotent,
     interrupt,
+    open_engine,
     step,
     workflow,
 )
@@ -536,11 +538,50 @@ async def test_rule_what_an_inner_body_does_to_its_arguments_the_outer_body_neve
     assert (await engine.run(flow)).output == 0
 
 
+async def test_rule_what_a_workflow_does_to_its_input_the_starter_never_sees(engine: Engine):
+    """The run has what was recorded, not the starter's object."""
+
+    @workflow
+    async def flow(x: list[int]) -> list[int]:
+        x.append(1)
+        return x
+
+    given = [0]
+    assert (await engine.run(flow, given)).output == [0, 1]
+    assert given == [0]
+
+
 # --- calls that never began ---------------------------------------------------------------------------
 
 
 async def cancelled_before_it_began() -> str:
     task = asyncio.create_task(quick(1))
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    return "went on"
+
+
+@workflow(name="outcomes.nested")
+async def nested(n: int) -> int:
+    return await quick(n)
+
+
+@idempotent(name="outcomes.keyed")
+async def keyed(n: int) -> int:
+    return await quick(n)
+
+
+async def nested_and_cancelled_before_it_began() -> str:
+    task = asyncio.create_task(nested(1))
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    return "went on"
+
+
+async def keyed_and_cancelled_before_it_began() -> str:
+    task = asyncio.create_task(keyed(1))
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
@@ -584,6 +625,8 @@ async def closed_before_it_began() -> str:
         timed_out_before_it_began,
         group_that_raised_before_it_began,
         gathered_and_cancelled_before_it_began,
+        nested_and_cancelled_before_it_began,
+        keyed_and_cancelled_before_it_began,
         closed_before_it_began,
     ],
 )
@@ -689,13 +732,60 @@ async def test_rule_a_run_completes_or_pauses_while_a_thread_of_it_goes_on(engin
 
 
 async def test_rule_a_cancelled_run_does_not_wait_for_a_thread(engine: Engine, held_thread: Thread):
-    """Cancelling is for what hangs, so it must not hang itself."""
+    """Cancelling is for what hangs, so it must not hang itself: neither before the time is over nor after it."""
+    gate = Gate()
+
+    @step
+    async def hold() -> None:
+        await gate.stand()
+
+    @step
+    def stay() -> None:
+        entered.set()
+        held_thread.stand()
+
+    @workflow
+    async def flow(has_limit: bool) -> None:
+        if not has_limit:
+            await stay()
+        with contextlib.suppress(TimeoutError):
+            await stay_too_long()
+        await hold()
+
+    entered = threading.Event()
     async with asyncio.timeout(20):
-        await engine.run(staying_too_long, "ask", execution_id="r")
-        await engine.cancel("r")
-        with pytest.raises(DurableRunError):
-            await engine.run(staying_too_long, "ask", execution_id="r")
+        for has_limit in (True, False):
+            run_id = await engine.start(flow, has_limit)
+            await (gate.reached.wait() if has_limit else asyncio.to_thread(entered.wait, 20))
+            await engine.cancel(run_id)
+            with pytest.raises(DurableRunError):
+                await engine.run(flow, has_limit, execution_id=run_id)
         assert not held_thread.left.is_set()
+
+
+async def test_rule_an_engine_closes_while_a_thread_that_timed_out_goes_on(store_url: str, held_thread: Thread):
+    """The grace period is for bodies whose results count."""
+    gate = Gate()
+
+    @step
+    async def hold() -> None:
+        await gate.stand()
+
+    @workflow
+    async def flow() -> None:
+        with contextlib.suppress(TimeoutError):
+            await stay_too_long()
+        await hold()
+
+    async with asyncio.timeout(20):
+        engine = await open_engine(store_url, settings=EngineSettings(poll_s=0.02, grace_s=600.0))
+        await engine.start(flow, execution_id="r")
+        await gate.reached.wait()
+        gate.open()
+        await engine.close()
+        assert not held_thread.left.is_set()
+        async with opened(store_url) as later:
+            await later.run(flow, execution_id="r")
 
 
 async def test_rule_a_thread_that_ends_after_its_run_changes_nothing(engine: Engine, held_thread: Thread):
