@@ -114,21 +114,25 @@ def _create(connection: sqlite3.Connection, batch: Batch, now: float) -> tuple[i
     lane, new = batch.lane, batch.create
     assert new is not None
     session = SqliteSession(connection, now)
-    if session.one("run_get", {"id": new.run_id}) is not None:
-        return None
     count = len(batch.records)
     is_root = new.root_id == new.run_id
-    session.run(
-        "run_insert",
-        rows.new_run(
-            new,
-            worker_id=lane.worker_id,
-            fence=lane.fence,
-            seq=count if is_root else 0,
-            entry_n=batch.last_n,
-            now=now,
-        ),
-    )
+    try:
+        session.run(
+            "run_insert",
+            rows.new_run(
+                new,
+                worker_id=lane.worker_id,
+                fence=lane.fence,
+                seq=count if is_root else 0,
+                entry_n=batch.last_n,
+                now=now,
+            ),
+        )
+    except sqlite3.IntegrityError as error:
+        # Only this statement is undone. To look first would cost every new run a statement more.
+        if error.sqlite_errorname == "SQLITE_CONSTRAINT_PRIMARYKEY":
+            return None
+        raise
     last_seq = count if is_root else _take_from_root(session, new.root_id, new.run_id, count)
     return last_seq, Status.RUNNING, 0
 
