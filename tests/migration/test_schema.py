@@ -23,7 +23,7 @@ TABLES = {
     "ended_at",
     "record": "run_id seq type path idx kind name digest recovery attempt outcome data wait_s clock_s at",
     "interrupt": "id run_id path idx slot reason context digest bind status answer answered_by created_at "
-    "answered_at answer_seq delivered_at",
+    "answered_at answer_seq delivered_at ordinal",
     "worker": "id host boot_id pid beat lock started_at ended_at",
     "meta": "key value",
 }

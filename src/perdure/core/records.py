@@ -167,6 +167,8 @@ class Question:
     context: str
     digest: str
     bind: bool
+    ordinal: int = 0
+    """How many questions the run had asked before: the order among those of one moment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +191,7 @@ class InterruptRow:
     answered_at: float | None
     answer_seq: int | None
     delivered_at: float | None
+    ordinal: int = 0
     runner: str = ""
 
 

@@ -42,6 +42,7 @@ class Questions:
         self._waiting: list[InterruptRow] = []
         self._parked: dict[tuple[str, int], Call] = {}
         self._seen: set[str] = set()
+        self._ordinal: int | None = None
         self._entered: set[str] = set()
         """Answers that bodies have been given."""
 
@@ -216,6 +217,13 @@ class Questions:
             self._context_differs(scope.call, row, bind, is_direct=False)
         return row.answer
 
+    def _next_ordinal(self) -> int:
+        """Questions of one moment are listed in the order they were asked."""
+        if self._ordinal is None:
+            self._ordinal = sum(len(rows) for rows in self._drive.journal.interrupts.values())
+        self._ordinal += 1
+        return self._ordinal
+
     def _new_question(self, call: Call, slot: str, reason: str, text: str, bind: bool) -> Question:
         return Question(
             interrupt_id=ids.interrupt_id(self._drive.run_id, call.key, slot),
@@ -226,6 +234,7 @@ class Questions:
             context=text,
             digest=codec.digest(text),
             bind=bind,
+            ordinal=self._next_ordinal(),
         )
 
     def _context_differs(self, call: Call, row: InterruptRow, bind: bool, *, is_direct: bool) -> None:
@@ -261,6 +270,7 @@ def _pending_row(run_id: str, question: Question) -> InterruptRow:
         context=question.context,
         digest=question.digest,
         bind=question.bind,
+        ordinal=question.ordinal,
         status=QuestionStatus.PENDING,
         created_at=0.0,
         answer=None,

@@ -235,6 +235,7 @@ def _question_columns(batches: Sequence[Batch]) -> dict[str, bytes]:
         "question_contexts": texts([question.context for question in questions]),
         "question_digests": texts([question.digest for question in questions]),
         "question_binds": booleans([question.bind for question in questions]),
+        "question_ordinals": integers([question.ordinal for question in questions]),
     }
 
 

@@ -77,7 +77,8 @@ CREATE TABLE interrupt (
     answered_by  TEXT,
     answered_at  DOUBLE PRECISION,
     answer_seq   BIGINT,
-    delivered_at DOUBLE PRECISION
+    delivered_at DOUBLE PRECISION,
+    ordinal      BIGINT NOT NULL
 );
 
 CREATE INDEX interrupt_by_run ON interrupt (run_id);

@@ -69,7 +69,8 @@ CREATE TABLE interrupt (
   created_at REAL NOT NULL,
   answered_at REAL,
   answer_seq INTEGER,
-  delivered_at REAL
+  delivered_at REAL,
+  ordinal INTEGER NOT NULL
 );
 CREATE INDEX interrupt_by_run ON interrupt (run_id);
 CREATE INDEX interrupt_open ON interrupt (created_at, id) WHERE status = 'pending';

@@ -1,23 +1,23 @@
 -- name: interrupt_insert
 -- A question, or the copy of one.
 INSERT INTO interrupt (id, run_id, path, idx, slot, reason, context, digest, bind, status, created_at, answer, answered_by,
-                       answered_at, answer_seq, delivered_at)
+                       answered_at, answer_seq, delivered_at, ordinal)
 VALUES (:id, :run_id, :path, :idx, :slot, :reason, :context, :digest, :bind, :status, :created_at, :answer, :answered_by,
-        :answered_at, :answer_seq, :delivered_at);
+        :answered_at, :answer_seq, :delivered_at, :ordinal);
 
 -- name: interrupt_list
 -- Oldest first, with the runner's name, which is what people know.
 SELECT {interrupt}, run.runner FROM interrupt JOIN run ON run.id = interrupt.run_id
 WHERE (CAST(:run_id AS text) IS NULL OR interrupt.run_id = CAST(:run_id AS text))
   AND (CAST(:status AS text) IS NULL OR interrupt.status = CAST(:status AS text))
-ORDER BY interrupt.created_at, interrupt.run_id, interrupt.path, interrupt.idx, interrupt.slot, interrupt.id
+ORDER BY interrupt.created_at, interrupt.run_id, interrupt.ordinal, interrupt.id
 LIMIT :limit;
 
 -- name: interrupt_load
 -- All questions of a run, for replay.
 SELECT {interrupt}, run.runner FROM interrupt JOIN run ON run.id = interrupt.run_id
 WHERE interrupt.run_id = :run_id
-ORDER BY interrupt.created_at, interrupt.id;
+ORDER BY interrupt.created_at, interrupt.ordinal, interrupt.id;
 
 -- name: interrupt_get
 -- One question of a run, under the run's lock.

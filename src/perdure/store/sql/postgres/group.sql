@@ -81,15 +81,15 @@ WITH clock AS MATERIALIZED (
     AS said (run_id, n, is_change, type, path, idx, kind, name, digest, recovery, attempt, outcome, data, wait_s, clock_s)
         ON said.run_id = written.id
 ), asked AS (
-    INSERT INTO perdure.interrupt (id, run_id, path, idx, slot, reason, context, digest, bind, status, created_at)
+    INSERT INTO perdure.interrupt (id, run_id, path, idx, slot, reason, context, digest, bind, status, created_at, ordinal)
     SELECT question.id, written.id, question.path, question.idx, question.slot, question.reason, question.context,
         question.digest, question.bind,
         CASE WHEN question.id = ANY (:abandoned_ids::text[]) THEN 'abandoned'
-             WHEN written.status IN ('completed', 'failed', 'cancelled') THEN 'withdrawn' ELSE 'pending' END, clock.now
+             WHEN written.status IN ('completed', 'failed', 'cancelled') THEN 'withdrawn' ELSE 'pending' END, clock.now, question.ordinal
     FROM clock, written JOIN unnest(:question_runs::text[], :question_ids::text[], :question_paths::text[],
         :question_idxs::int8[], :question_slots::text[], :question_reasons::text[], :question_contexts::text[],
-        :question_digests::text[], :question_binds::bool[])
-    AS question (run_id, id, path, idx, slot, reason, context, digest, bind) ON question.run_id = written.id
+        :question_digests::text[], :question_binds::bool[], :question_ordinals::int8[])
+    AS question (run_id, id, path, idx, slot, reason, context, digest, bind, ordinal) ON question.run_id = written.id
 ), delivered AS (
     UPDATE perdure.interrupt SET delivered_at = clock.now
     FROM clock, written, unnest(:delivered_runs::text[], :delivered_ids::text[]) AS answer (run_id, id)
