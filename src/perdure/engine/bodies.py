@@ -364,11 +364,18 @@ def _retrieve(body: asyncio.Future[Any]) -> None:
         body.exception()
 
 
+def _is_signal(error: BaseException | None) -> bool:
+    """Whether the signal came out, by itself or in the group that a task group makes of it."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(_is_signal(inner) for inner in error.exceptions)
+    return isinstance(error, InterruptSignal | RunLost)
+
+
 def _warn_if_swallowed(call: Call, body: asyncio.Future[Any]) -> None:
     if body.cancelled():
         return
     error = body.exception()
-    if isinstance(error, InterruptSignal | RunLost):
+    if _is_signal(error):
         return
     came = "returned" if error is None else f"raised {type(error).__name__}"
     warnings.warn(

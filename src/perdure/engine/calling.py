@@ -88,7 +88,6 @@ class Calling:
 
     def __init__(self, drive: Drive) -> None:
         self._drive = drive
-        self._count = len(drive.journal.operations)
 
     def call(self, scope: TaskScope, spec: CallSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """Number a call now; its body starts when it is awaited and everything before it is released."""
@@ -250,10 +249,10 @@ class Calling:
         return self._drive.complete(call, Outcome(OutcomeKind.VALUE, make()))
 
     def _count_operation(self) -> None:
-        self._count += 1
-        most = self._drive.settings.limits.max_operations
-        if self._count > most:
-            raise DurableLimitError(f"run {self._drive.run_id} has more than {most} operations (limits.max_operations)")
+        drive = self._drive
+        most = drive.settings.limits.max_operations
+        if max(len(drive.journal.operations), len(drive.calls)) >= most:
+            raise DurableLimitError(f"run {drive.run_id} has more than {most} operations (limits.max_operations)")
 
     def give_up(self, call: Call) -> None:
         """The code cancelled this call: it is recorded as cancelled before the code goes on."""
