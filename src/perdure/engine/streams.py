@@ -20,8 +20,8 @@ _POLL_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A committed fact. `data` has what the type implies: `operation`, `kind` and `name` of an operation, `attempt` from the
-    second on, `outcome` or `status`, `data` (decoded: a value, an error, an input), `wait_s`."""
+    """A committed fact. `data` has what the type implies: `operation`, `kind` and `name` of an operation, `attempt`
+    from the second on, `outcome` or `status`, `data` (decoded: a value, an error, an input), `wait_s`."""
 
     sequence: int
     run_id: str
