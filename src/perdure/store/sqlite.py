@@ -38,6 +38,7 @@ _BUSY_MS = 5_000
 _SETUP_S = 30.0
 _WATCH_S = 0.05
 _IDLE_READERS = 4
+_DRIVER_ERRORS = (sqlite3.Error, sqlite3.Warning, OSError, OverflowError, UnicodeError)
 _BUSY_CODES = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_SCHEMA}
 
 _leaked: list[Any] = []
@@ -162,14 +163,22 @@ class SqliteDriver:
     # --- writing ----------------------------------------------------------------------------------------
 
     def write(self, batches: Sequence[Batch], *, is_inline: bool = False) -> None:
+        # Every entry passes here, so no context managers: they cost as much as the statements.
         doubtful = self._doubtful
         try:
-            with self._writing(0 if is_inline else _BUSY_MS) as connection:
+            connection = self._begin(0 if is_inline else _BUSY_MS)
+            try:
                 now = time.time()
                 pending: list[rows.Row] = []
                 for batch in batches:
                     write_batch(connection, batch, now, pending, doubtful)
                 insert(connection, pending)
+                connection.execute("COMMIT")
+            except BaseException:
+                self._roll_back(connection)
+                raise
+        except _DRIVER_ERRORS as error:
+            raise mapped(error, self.url) from error
         except Exception:
             raise
         except BaseException:
@@ -180,27 +189,28 @@ class SqliteDriver:
             doubtful.difference_update(batch.lane for batch in batches)
 
     def transact(self, work: Callable[[SqliteSession], T]) -> T:
-        with self._writing(_BUSY_MS) as connection:
-            return work(SqliteSession(connection, time.time()))
-
-    @contextmanager
-    def _writing(self, timeout_ms: int) -> Iterator[sqlite3.Connection]:
         with self._mapped():
-            self._check_file()
-            connection = self._writer
-            if connection is None:
-                connection = self._writer = self._connect()
-                self._timeout_ms = _BUSY_MS
-            if timeout_ms != self._timeout_ms:
-                connection.execute(f"PRAGMA busy_timeout = {timeout_ms}")
-                self._timeout_ms = timeout_ms
+            connection = self._begin(_BUSY_MS)
             try:
-                connection.execute("BEGIN IMMEDIATE")
-                yield connection
+                result = work(SqliteSession(connection, time.time()))
                 connection.execute("COMMIT")
             except BaseException:
                 self._roll_back(connection)
                 raise
+        return result
+
+    def _begin(self, timeout_ms: int) -> sqlite3.Connection:
+        """The write connection, with its transaction begun."""
+        self._check_file()
+        connection = self._writer
+        if connection is None:
+            connection = self._writer = self._connect()
+            self._timeout_ms = _BUSY_MS
+        if timeout_ms != self._timeout_ms:
+            connection.execute(f"PRAGMA busy_timeout = {timeout_ms}")
+            self._timeout_ms = timeout_ms
+        connection.execute("BEGIN IMMEDIATE")
+        return connection
 
     def _roll_back(self, connection: sqlite3.Connection) -> None:
         try:
@@ -299,7 +309,7 @@ class SqliteDriver:
         """No exception of the driver leaves."""
         try:
             yield
-        except (sqlite3.Error, sqlite3.Warning, OSError, OverflowError, UnicodeError) as error:
+        except _DRIVER_ERRORS as error:
             found = mapped(error, self.url)
             raise (busy(str(found)) if isinstance(found, StoreBusy) else found) from error
 
