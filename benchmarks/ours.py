@@ -174,7 +174,8 @@ async def _w5(task: Task) -> None:
     if gate is not None:
         await asyncio.gather(*[run(name) for name in runs])
         return
-    async with perdure.open_engine(_url(task)) as engine:
+    settings = perdure.EngineSettings(max_concurrent_runs=task.amount)  # all at once, as the peers do it
+    async with perdure.open_engine(_url(task), settings=settings) as engine:
         await engine.recover([job])
     report("DONE")
     # After the clock: an id that exists gives its recorded result and runs nothing.

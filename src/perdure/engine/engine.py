@@ -101,12 +101,11 @@ class Engine:
             drive.start()
             return drive
         ids.check_id(execution_id, "execution_id")
-        known = await self.store.run_get(execution_id)
-        if known is None:
-            drive = await self._create(runner, execution_id, input_data, digest)
-            if drive is not None:
-                return drive
-            known = await self._get(execution_id)
+        # Most ids are new, so nothing is looked up first: the store refuses one that exists.
+        drive = await self._create(runner, execution_id, input_data, digest)
+        if drive is not None:
+            return drive
+        known = await self._get(execution_id)
         _check_same(known, runner, digest)
         return execution_id
 
