@@ -19,6 +19,15 @@ HASTY = EngineSettings(lease_s=5.0, poll_s=0.02, grace_s=0.0)
 """A worker that leaves bodies behind at shutdown: what they were doing is in doubt, as after a crash."""
 
 
+def _setter(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> Callable[[], None]:
+    """Sets an event of a loop, from whatever thread."""
+
+    def tell() -> None:
+        loop.call_soon_threadsafe(event.set)
+
+    return tell
+
+
 @asynccontextmanager
 async def opened(url: str, settings: EngineSettings = FAST) -> AsyncIterator[Engine]:
     """An engine of its own on a store: one start of a worker."""
@@ -77,7 +86,7 @@ async def question_count(engine: Engine, run_id: str, count: int) -> list[Interr
     """Wait until so many questions of a run are open and committed."""
     news = asyncio.Event()
     loop = asyncio.get_running_loop()
-    unsubscribe = engine.store.subscribe(lambda: loop.call_soon_threadsafe(news.set))
+    unsubscribe = engine.store.subscribe(_setter(loop, news))
     try:
         while True:
             news.clear()
@@ -93,7 +102,7 @@ async def status_that(engine: Engine, run_id: str, *wanted: str) -> RunRow:
     """Wait until a run's committed status is one of these."""
     news = asyncio.Event()
     loop = asyncio.get_running_loop()
-    unsubscribe = engine.store.subscribe(lambda: loop.call_soon_threadsafe(news.set))
+    unsubscribe = engine.store.subscribe(_setter(loop, news))
     try:
         while True:
             news.clear()

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from urllib.parse import quote
 
-import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 _KEY_DATA = b"K\x00\x00\x00\x0c"
 """Head of the message in which the server names its process to the client."""
@@ -20,7 +20,7 @@ class Proxy:
     """Listens on loopback and forwards to the server of a DSN."""
 
     def __init__(self, dsn: str, *, is_pooler: bool = False) -> None:
-        info = psycopg.conninfo.conninfo_to_dict(dsn)
+        info = conninfo_to_dict(dsn)
         self._server = f"{info['host']}/.s.PGSQL.{info.get('port') or 5432}"
         self._is_pooler = is_pooler
         self._listener = socket.create_server(("127.0.0.1", 0))

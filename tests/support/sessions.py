@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 
@@ -43,7 +43,7 @@ class Blocked:
             self.error = error
 
 
-def _value(connection: psycopg.Connection[Any], sql: str, *params: Any) -> Any:
+def _value(connection: psycopg.Connection[Any], sql: LiteralString, *params: Any) -> Any:
     row = connection.execute(sql, params).fetchone()
     assert row is not None
     return row[0]
