@@ -45,6 +45,7 @@ class Recorder:
         self._questions: list[Question] = []
         self._delivered: list[str] = []
         self._abandoned: list[str] = []
+        self._is_over = False
         self._barriers: collections.deque[tuple[int, Callable[..., None], tuple[Any, ...]]] = collections.deque()
 
     def clock(self) -> float:
@@ -182,8 +183,8 @@ class Recorder:
         return bool(self._records or self._questions or self._delivered or self._abandoned)
 
     def after_commit(self, n: int, action: Callable[..., None], *args: Any) -> None:
-        """Run `action` once entry `n` is durable (at once if it is)."""
-        if self.lane.committed >= n:
+        """Run `action` once entry `n` is durable (at once if it is), or when the run has been given up."""
+        if self.lane.committed >= n or self._is_over:
             action(*args)
         else:
             self._barriers.append((n, action, args))
@@ -201,7 +202,8 @@ class Recorder:
             action(*args)
 
     def give_up(self) -> None:
-        """The lane was refused: whoever waits goes on and finds the run lost."""
+        """The lane was refused: whoever waits, or will, goes on and finds the run lost."""
+        self._is_over = True
         while self._barriers:
             _, action, args = self._barriers.popleft()
             action(*args)
