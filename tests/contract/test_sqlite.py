@@ -70,6 +70,35 @@ async def test_the_file_and_new_directories_are_the_owners_alone(tmp_path: Path)
     assert {"perdure.db", "perdure.db-wal", f"perdure.db.worker-{runs.WORKER}"} <= modes.keys()
 
 
+def test_a_second_store_of_a_process_takes_no_lock_from_the_first(driver: SqliteDriver, path: Path) -> None:
+    """To close a descriptor of the file would drop the locks of all connections in the process; the next process
+    to leave would then take itself for the last, and delete the log that is in use."""
+    driver.transact(lambda session: session.run("worker_beat", {"id": "w1"}))
+    log = os.stat(f"{path}-wal").st_ino
+    second = SqliteDriver(str(path), url=str(path))
+    second.setup()
+    script = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT * FROM run').fetchall(); c.close()"
+    subprocess.run([sys.executable, "-c", script, str(path)], check=True)
+    second.close()
+    assert os.stat(f"{path}-wal").st_ino == log
+
+
+async def test_many_stores_open_and_close_on_one_file_at_once(path: Path) -> None:
+    """Each thread of a program with its own loop has its own store: opened first together, then again and again."""
+
+    def use(name: str) -> None:
+        for turn in range(10):
+            store = open_store(str(path))
+            asyncio.run(runs.register(store, f"{name}-{turn}"))
+            asyncio.run(store.close())
+
+    await asyncio.gather(*(asyncio.to_thread(use, f"w{number}") for number in range(4)))
+    store = await asyncio.to_thread(open_store, str(path))
+    assert len(await store.worker_list()) == 40
+    await store.close()
+    assert not list(path.parent.glob("*.new-*"))
+
+
 def test_commits_wait_for_the_disk(driver: SqliteDriver) -> None:
     for connection in (driver._connect(), driver._reader()):
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)

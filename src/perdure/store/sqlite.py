@@ -9,11 +9,12 @@ How a group is written is in `sqlite_group`.
 from __future__ import annotations
 
 import os
+import secrets
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +94,26 @@ class SqliteDriver:
             )
 
     def _create_file(self) -> None:
+        """Create an empty file for the owner only: SQLite would create it readable for others. Side files take its mode.
+
+        A database that exists, and may be open in this process, is never opened here: to close any descriptor of it
+        drops every lock the process holds on it (POSIX locks), and then another process deletes the write-ahead log
+        under it. So a new file gets its name when its descriptor is closed already.
+        """
         filesystem.make_directories(Path(self._path).parent)
-        # Created here, since SQLite would create it readable for others; its side files take over the mode.
-        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        if os.path.exists(self._path):
+            return
+        fresh = f"{self._path}.new-{secrets.token_hex(8)}"
+        _create(fresh)
+        try:
+            os.link(fresh, self._path)
+        except FileExistsError:
+            pass  # another was first
+        except OSError:  # a file system without links
+            with suppress(FileExistsError):
+                _create(self._path)
+        finally:
+            os.unlink(fresh)
 
     def _identity(self) -> tuple[int, int]:
         found = os.stat(self._path)
@@ -347,6 +365,10 @@ class _Watcher(threading.Thread):
                 self._stopped.wait(_WATCH_S)
         finally:
             connection.close()
+
+
+def _create(path: str) -> None:
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def _statements(script: str) -> Iterator[str]:

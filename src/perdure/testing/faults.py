@@ -229,8 +229,9 @@ class FaultStore(SqlStore):
     def append(self, entry: Entry) -> None:
         lane, faults = entry.lane, self.faults
         if entry.create is not None:
-            submitted = Record(RecordType.SUBMITTED)
-            faults.remember(entry.create, faults.name(entry_name(lane.run_id, submitted)))
+            # Not counted: to create a run that exists is refused, which is no entry, and whether a person tries depends
+            # on time.
+            faults.remember(entry.create, entry_name(lane.run_id, Record(RecordType.SUBMITTED)))
         for record in entry.records:
             faults.remember(record, faults.name(entry_name(lane.run_id, record)))
         if lane not in self._watched:
