@@ -77,7 +77,9 @@ def test_a_second_store_of_a_process_takes_no_lock_from_the_first(driver: Sqlite
     log = os.stat(f"{path}-wal").st_ino
     second = SqliteDriver(str(path), url=str(path))
     second.setup()
-    script = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT * FROM run').fetchall(); c.close()"
+    script = (
+        "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT * FROM run').fetchall(); c.close()"
+    )
     subprocess.run([sys.executable, "-c", script, str(path)], check=True)
     second.close()
     assert os.stat(f"{path}-wal").st_ino == log

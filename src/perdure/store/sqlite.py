@@ -94,7 +94,7 @@ class SqliteDriver:
             )
 
     def _create_file(self) -> None:
-        """Create an empty file for the owner only: SQLite would create it readable for others. Side files take its mode.
+        """Create an empty file for the owner only, whose mode the side files take: SQLite would let others read it.
 
         A database that exists, and may be open in this process, is never opened here: to close any descriptor of it
         drops every lock the process holds on it (POSIX locks), and then another process deletes the write-ahead log
