@@ -177,11 +177,18 @@ class Writer:
     def _work(self) -> None:
         while True:
             is_lazy = self._sleep()
-            with self._commit_lock:
+            # Never waited for: the lock would be ours while its last holder still computes, and the next inline commit
+            # would find it taken.
+            if not self._commit_lock.acquire(blocking=False):
+                self._is_lazy = self._is_woken = True
+                continue
+            try:
                 # Before looking: whoever appends from here on wakes us, or we look again by ourselves.
                 self._is_woken = is_lazy
                 while self._queue:
                     self._step()
+            finally:
+                self._commit_lock.release()
             if self._closed is not None and not self._queue:
                 return
 
