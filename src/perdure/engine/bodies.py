@@ -34,7 +34,7 @@ class Bodies:
     """The bodies of one drive."""
 
     def __init__(self, drive: Drive) -> None:
-        self._drive = drive
+        self.drive = drive
         self._running: dict[Call, asyncio.Future[Any]] = {}
         self._due: dict[Call, asyncio.TimerHandle] = {}
         self._starting: set[Call] = set()
@@ -47,9 +47,14 @@ class Bodies:
         """A body runs or is about to; one that waits for its next attempt does not count."""
         return bool(self._running or self._starting or self._cancelled)
 
+    @property
+    def is_any_left(self) -> bool:
+        """A body runs, or a thread that nobody waits for."""
+        return bool(self._running or self._late)
+
     def next_due_s(self) -> float | None:
         """Seconds until the next attempt of any operation is due."""
-        now = self._drive.real_loop.time()
+        now = self.drive.real_loop.time()
         return min((max(0.0, handle.when() - now) for handle in self._due.values()), default=None)
 
     def start(self, calls: list[Call]) -> None:
@@ -63,25 +68,25 @@ class Bodies:
             self._start(call)
 
     def _start(self, call: Call) -> None:
-        op = self._drive.journal.operations.get(call.key)
+        op = self.drive.journal.operations.get(call.key)
         match recovery.decide(op):
             case recovery.Action.RUN:
                 self._begin(call, op)
             case recovery.Action.WAIT:
                 assert op is not None
                 call.attempt = op.attempt + 1
-                waited = self._drive.recorder.clock() - op.clock_s
+                waited = self.drive.recorder.clock() - op.clock_s
                 self._schedule(call, max(0.0, (op.wait_s or 0.0) - waited))
             case recovery.Action.PARK:
-                self._drive.let_go(call)
-                self._drive.questions.park(call)
+                self.drive.let_go(call)
+                self.drive.questions.park(call)
             case recovery.Action.RETURN | recovery.Action.DOUBT:
                 # Recorded outcomes were released before anything starts; doubts stopped the run then.
                 raise AssertionError(f"operation {call.key} cannot start")
 
     def _begin(self, call: Call, op: Operation | None = None) -> None:
         """Record that the body begins, and start it behind the barrier its policy asks for."""
-        drive = self._drive
+        drive = self.drive
         drive.hold(call)
         if op is not None:
             call.attempt = max(call.attempt, op.attempt, 1)
@@ -97,12 +102,12 @@ class Bodies:
     def again(self, call: Call) -> None:
         """Run the body from its top under the same operation id: a question of it was answered."""
         self._starting.add(call)
-        self._drive.hold(call)
-        self._drive.recorder.begin(call)
-        self._drive.recorder.after_commit(self._drive.recorder.next_entry(), self._run, call)
+        self.drive.hold(call)
+        self.drive.recorder.begin(call)
+        self.drive.recorder.after_commit(self.drive.recorder.next_entry(), self._run, call)
 
     def _run(self, call: Call) -> None:
-        drive = self._drive
+        drive = self.drive
         if call not in self._starting:
             return
         self._starting.discard(call)
@@ -138,7 +143,7 @@ class Bodies:
     # How a body ended.
 
     def _done(self, call: Call, body: asyncio.Future[Any]) -> None:
-        drive = self._drive
+        drive = self.drive
         if body not in self._late:
             self._running.pop(call, None)
         scope = call.scope
@@ -179,13 +184,13 @@ class Bodies:
 
     def _was_cancelled_by_others(self, call: Call, body: asyncio.Future[Any]) -> bool:
         """Not this run cancelled the body: its loop is being closed under it, or it did so itself."""
-        if not body.cancelled() or call.is_given_up or call.is_timed_out or self._drive.is_closed:
+        if not body.cancelled() or call.is_given_up or call.is_timed_out or self.drive.is_closed:
             return False
         return isinstance(body, asyncio.Task) and body.cancelling() > 0
 
     def _outcome(self, call: Call, body: asyncio.Future[Any]) -> Outcome:
         if body.cancelled():
-            if call.is_given_up or self._drive.is_closed:
+            if call.is_given_up or self.drive.is_closed:
                 return Outcome(OutcomeKind.CANCELLED, None)
             return Outcome(OutcomeKind.ERROR, codec.encode_error(asyncio.CancelledError("the body cancelled itself")))
         error = body.exception()
@@ -194,21 +199,21 @@ class Bodies:
         return encode_value(call, body.result())
 
     def _ended(self, call: Call, outcome: Outcome) -> None:
-        drive = self._drive
+        drive = self.drive
         if drive.is_closed:
             self._after_end(call, outcome)
         else:
             drive.arrive(call, outcome)
 
     def _after_end(self, call: Call, outcome: Outcome | None) -> None:
-        if self._drive.is_closed:
+        if self.drive.is_closed:
             if outcome is not None and outcome.kind is OutcomeKind.CANCELLED:
                 outcome = None  # stopped by us: in doubt, or to be repeated, as its policy says
-            self._drive.ending.body_ended(call, outcome)
+            self.drive.ending.body_ended(call, outcome)
 
     def _failed(self, call: Call, error: BaseException, still: asyncio.Future[Any] | None = None) -> None:
         """An attempt failed: another one if the policy says so. `still` is a thread that has not ended yet."""
-        drive = self._drive
+        drive = self.drive
         if call.is_timed_out and self._policy(call) == Recovery.MANUAL:
             drive.need_attention(
                 DurableRecoveryError(
@@ -237,15 +242,15 @@ class Bodies:
         drive.pump()
 
     def _policy(self, call: Call) -> str:
-        op = self._drive.journal.operations.get(call.key)
+        op = self.drive.journal.operations.get(call.key)
         return (op.recovery if op is not None else None) or call.spec.recovery
 
     def _schedule(self, call: Call, delay_s: float, still: asyncio.Future[Any] | None = None) -> None:
-        loop = self._drive.real_loop
+        loop = self.drive.real_loop
         self._due[call] = loop.call_later(delay_s, self._next_attempt, call, still)
 
     def _next_attempt(self, call: Call, still: asyncio.Future[Any] | None) -> None:
-        drive = self._drive
+        drive = self.drive
         if drive.is_closed or call.is_given_up:
             self._due.pop(call, None)
             return
@@ -258,7 +263,7 @@ class Bodies:
 
     def _suspend(self, call: Call, scope: BodyScope, body: asyncio.Future[Any]) -> None:
         """The body has asked and unwound: one entry stores that and its questions. What it returned is discarded."""
-        drive = self._drive
+        drive = self.drive
         _warn_if_swallowed(call, body)
         drive.let_go(call)
         if drive.is_closed and drive.ended.done():
@@ -293,9 +298,9 @@ class Bodies:
 
     def _forget_start(self, call: Call) -> None:
         """It is recorded to have begun and has not: nobody shall have to ask whether its effect happened."""
-        op = self._drive.journal.operations.get(call.key)
-        if op is not None and op.is_in_doubt and self._drive.can_record:
-            self._drive.recorder.record(recovery.drop(op))
+        op = self.drive.journal.operations.get(call.key)
+        if op is not None and op.is_in_doubt and self.drive.can_record:
+            self.drive.recorder.record(recovery.drop(op))
 
     def stop_safe(self) -> None:
         """Cancel bodies that may be cut short without harm: the run ends and nobody wants their results."""

@@ -87,11 +87,11 @@ class Calling:
     """The calls of one drive."""
 
     def __init__(self, drive: Drive) -> None:
-        self._drive = drive
+        self.drive = drive
 
     def call(self, scope: TaskScope, spec: CallSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """Number a call now; its body starts when it is awaited and everything before it is released."""
-        self._drive.check_open()
+        self.drive.check_open()
         index = scope.next_index()
         text = self._bounded(spec, spec.arguments(args, kwargs))
         call = Call(spec, scope.path, index, *own_copy(args, kwargs), text, codec.digest(text))
@@ -100,48 +100,48 @@ class Calling:
 
     def register(self, call: Call) -> None:
         """Verify a call against the journal and remember it."""
-        if call.key not in self._drive.journal.operations:
+        if call.key not in self.drive.journal.operations:
             self._count_operation()
         self.verify(call)
-        self._drive.calls[call.key] = call
-        self._drive.open[call.key] = call
+        self.drive.calls[call.key] = call
+        self.drive.open[call.key] = call
 
     def verify(self, call: Call) -> None:
         """Raise and stop the run if the journal has another operation in this call's place."""
-        op = self._drive.journal.operations.get(call.key)
+        op = self.drive.journal.operations.get(call.key)
         if op is None:
             return
         why = recovery.mismatch(op, call.spec.kind, call.spec.name, call.digest, call.shown_arguments)
         if why is not None:
-            raise self._drive.fault(
+            raise self.drive.fault(
                 DurableRecoveryError(
-                    f"run {self._drive.run_id}: {why}; {CODE_DIFFERS}", self._drive.operation_id(call.key)
+                    f"run {self.drive.run_id}: {why}; {CODE_DIFFERS}", self.drive.operation_id(call.key)
                 )
             )
 
     async def wait(self, call: Call) -> Any:
         """Wait for a call's outcome, in its recorded turn. A cancelled wait gives the call up."""
-        self._drive.check_open()
-        future = call.future = self._drive.loop.create_future()
+        self.drive.check_open()
+        future = call.future = self.drive.loop.create_future()
         if not call.context:
             call.context = contextvars.copy_context()
-        self._drive.to_start.append(call)
+        self.drive.to_start.append(call)
         try:
             outcome: Outcome = await future
         except asyncio.CancelledError:
-            self._drive.check_open_or_cancelled()
+            self.drive.check_open_or_cancelled()
             self.give_up(call)
             raise
         return self.reveal(call, outcome)
 
     async def wait_recorded(self, call: Call) -> Any:
         """Wait for the turn of an outcome that is recorded already; nothing starts."""
-        self._drive.check_open()
-        future = call.future = self._drive.loop.create_future()
+        self.drive.check_open()
+        future = call.future = self.drive.loop.create_future()
         try:
             outcome: Outcome = await future
         except asyncio.CancelledError:
-            self._drive.check_open_or_cancelled()
+            self.drive.check_open_or_cancelled()
             self.give_up(call)
             raise
         return self.reveal(call, outcome)
@@ -149,16 +149,16 @@ class Calling:
     async def wait_arrived(self, call: Call, outcome: Outcome) -> Any:
         """A completion that workflow code itself brought about (a nested workflow's): it takes its turn like any
         other."""
-        self._drive.check_open()
+        self.drive.check_open()
         if outcome.kind is OutcomeKind.CANCELLED:
             self.give_up(call)
             raise asyncio.CancelledError
-        self._drive.arrived.append((call, outcome, ()))
+        self.drive.arrived.append((call, outcome, ()))
         return await self.wait_recorded(call)
 
     @property
     def is_void(self) -> bool:
-        return self._drive.is_void
+        return self.drive.is_void
 
     def pending(self, call: Call, coro: Coroutine[Any, Any, Any] | None = None) -> PendingCall:
         """What workflow code awaits; `coro` does the waiting where it is more than `wait`."""
@@ -167,14 +167,14 @@ class Calling:
     async def unwind_cancelled(self, around: Around) -> None:
         """Let tasks of a nested workflow that it has cancelled end before it is looked at what it has left open."""
         for _ in range(_UNWIND_ROUNDS):
-            tasks = [task for task in self._drive.loop.tasks if task.scope.around is around]
+            tasks = [task for task in self.drive.loop.tasks if task.scope.around is around]
             if not any(task.cancelling() and not task.done() for task in tasks):
                 return
             await asyncio.sleep(0)
 
     def check_awaited(self, call: Call) -> None:
         """A nested workflow has returned: raise if calls of it are still open."""
-        left = [c.spec.name for c in self._drive.open.values() if keys.is_below(c.path, call.key) and c.timer is None]
+        left = [c.spec.name for c in self.drive.open.values() if keys.is_below(c.path, call.key) and c.timer is None]
         if left:
             raise UnawaitedOperation(left)
 
@@ -184,7 +184,7 @@ class Calling:
 
     def error_outcome(self, call: Call, error: BaseException) -> Outcome | None:
         """An error as it is recorded; None for what is not an outcome (this drive ends, or the process does)."""
-        if self._drive.is_void:
+        if self.drive.is_void:
             return None
         if isinstance(error, asyncio.CancelledError):
             return Outcome(OutcomeKind.CANCELLED, None)
@@ -195,7 +195,7 @@ class Calling:
     def wait_exclusive(self, call: Call) -> Any:
         """A synchronous call: its body runs in a thread, the calling task is frozen and nothing else of the workflow
         moves."""
-        drive = self._drive
+        drive = self.drive
         drive.check_open()
         op = drive.journal.operations.get(call.key)
         if op is not None and op.is_completed:
@@ -211,17 +211,17 @@ class Calling:
 
     def wait_frozen(self, call: Call) -> Any:
         """The same for synchronous code: the calling task is frozen meanwhile, the others go on."""
-        self._drive.check_open()
+        self.drive.check_open()
 
         def keep(frozen: Any) -> None:
             call.frozen = frozen
 
         def give_up() -> None:
             call.frozen = None
-            self._drive.let_go(call)
+            self.drive.let_go(call)
             self.give_up(call)
 
-        return self.reveal(call, self._drive.loop.freeze(keep, give_up))
+        return self.reveal(call, self.drive.loop.freeze(keep, give_up))
 
     def reveal(self, call: Call, outcome: Any) -> Any:
         """An outcome's value or error. A record that no longer fits the declared type stops the run."""
@@ -229,10 +229,10 @@ class Calling:
             return outcome.reveal(call.spec)
         except SerializationError as error:
             if outcome.kind is OutcomeKind.VALUE:
-                raise self._drive.fault(
+                raise self.drive.fault(
                     DurableRecoveryError(
-                        f"run {self._drive.run_id}: the result of {call.spec.name!r} does not fit: {error}",
-                        self._drive.operation_id(call.key),
+                        f"run {self.drive.run_id}: the result of {call.spec.name!r} does not fit: {error}",
+                        self.drive.operation_id(call.key),
                     )
                 ) from None
             mark_cause(error, call.key)
@@ -243,13 +243,13 @@ class Calling:
 
     def completed_at_once(self, call: Call, make: Callable[[], str]) -> Outcome:
         """A call that is recorded and returns without waiting (`now()`, `patched()`)."""
-        op = self._drive.journal.operations.get(call.key)
+        op = self.drive.journal.operations.get(call.key)
         if op is not None and op.is_completed:
             return Outcome(OutcomeKind(op.outcome or OutcomeKind.VALUE), op.data)
-        return self._drive.complete(call, Outcome(OutcomeKind.VALUE, make()))
+        return self.drive.complete(call, Outcome(OutcomeKind.VALUE, make()))
 
     def _count_operation(self) -> None:
-        drive = self._drive
+        drive = self.drive
         most = drive.settings.limits.max_operations
         if max(len(drive.journal.operations), len(drive.calls)) >= most:
             raise DurableLimitError(f"run {drive.run_id} has more than {most} operations (limits.max_operations)")
@@ -259,15 +259,15 @@ class Calling:
         if call.is_settled or call.is_given_up:
             return
         call.is_given_up = True
-        self._drive.open.pop(call.key, None)
-        op = self._drive.journal.operations.get(call.key)
+        self.drive.open.pop(call.key, None)
+        op = self.drive.journal.operations.get(call.key)
         if op is None or not op.is_completed:
-            self._drive.complete(call, Outcome(OutcomeKind.CANCELLED, None))
-        self._drive.recorder.mark_abandoned(self._drive.questions.give_up(call))
-        self._drive.bodies.stop(call)
+            self.drive.complete(call, Outcome(OutcomeKind.CANCELLED, None))
+        self.drive.recorder.mark_abandoned(self.drive.questions.give_up(call))
+        self.drive.bodies.stop(call)
 
     def _bounded(self, spec: CallSpec, text: str) -> str:
-        most = self._drive.settings.limits.max_payload_bytes
+        most = self.drive.settings.limits.max_payload_bytes
         if len(text) > most:
             raise DurableLimitError(
                 f"the arguments of {spec.name!r} have {len(text)} bytes, more than limits.max_payload_bytes ({most})"

@@ -209,6 +209,11 @@ class Call:
         if not self.key:
             self.key = keys.operation_key(self.path, self.index)
 
+    def release(self) -> None:
+        """The caller has its outcome: let go of what only the body and the waiting needed."""
+        self.args, self.kwargs = (), {}
+        self.future = self.context = self.body = self.scope = None
+
     @property
     def shown_arguments(self) -> str | None:
         """What is recorded of the arguments for people."""

@@ -16,36 +16,24 @@ import contextlib
 import contextvars
 import logging
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 from perdure.core import keys
 from perdure.core.fold import Operation
-from perdure.core.records import (
-    InterruptRow,
-    Kind,
-    OutcomeKind,
-    RunChange,
-)
+from perdure.core.records import InterruptRow, Kind, OutcomeKind, RunChange
 from perdure.core.states import Status
 from perdure.engine.bodies import Bodies
 from perdure.engine.calling import CODE_DIFFERS, Calling
 from perdure.engine.calls import Call, Outcome
 from perdure.engine.context import place
 from perdure.engine.ending import DriveEnd, Ending
+from perdure.engine.gone import Gone
 from perdure.engine.plan import DrivePlan
 from perdure.engine.questions import Questions
 from perdure.engine.recorder import Recorder
 from perdure.engine.runloop import RunLoop, RunTimer
 from perdure.engine.timers import Timers
-from perdure.errors import (
-    DurableRecoveryError,
-    DurableStorageError,
-    InterruptSignal,
-    RunLost,
-)
-
-if TYPE_CHECKING:
-    pass
+from perdure.errors import DurableRecoveryError, DurableStorageError, InterruptSignal, RunLost
 
 log = logging.getLogger("perdure")
 
@@ -405,6 +393,7 @@ class Drive:
             self.timers.fire(call)
         elif call.future is not None and not call.future.done():
             call.future.set_result(outcome)
+        call.release()
 
     def arrive(self, call: Call, outcome: Outcome, delivered: tuple[str, ...] = ()) -> None:
         """A completion from outside the code: released in order of arrival."""
@@ -433,7 +422,22 @@ class Drive:
         if not self.ended.done():
             self.ended.set_result(end)
             self.tell(end)
-            self.real_loop.call_soon(self.loop.dispose)
+            self.real_loop.call_soon(self._dispose)
+
+    def _dispose(self) -> None:
+        """Take apart what refers to itself, so that the memory of an ended run is free at once and no collector has to
+        look for it. Not while a thread of it goes on, which will come back here."""
+        self.loop.dispose()
+        if self.bodies.is_any_left or self.late_threads:
+            return
+        gone = cast(Drive, Gone(self.run_id))
+        for part in (self.bodies, self.questions, self.timers, self.calling, self.ending):
+            part.drive = gone
+        self.loop.leave(gone)
+        for call in self.calls.values():
+            call.release()
+        self.lane.on_commit = self.lane.on_refused = self.root = None
+        self._context = contextvars.Context()
 
     def tear_down(self) -> None:
         """Unwind the code. Journal calls raise `RunLost`, a frozen question raises `InterruptSignal`; results are

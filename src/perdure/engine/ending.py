@@ -38,7 +38,7 @@ class Ending:
     """The end of one drive."""
 
     def __init__(self, drive: Drive) -> None:
-        self._drive = drive
+        self.drive = drive
         self._final: tuple[RunChange, str | None, BaseException | None] | None = None
         self._is_written = False
 
@@ -53,22 +53,22 @@ class Ending:
         return self._is_written
 
     def quiet(self) -> None:
-        due_s = self._drive.timers.next_due_s()
-        has_question = self._drive.questions.is_open()
+        due_s = self.drive.timers.next_due_s()
+        has_question = self.drive.questions.is_open()
         if due_s is None and not has_question:
             self._fail_stuck()
             return
-        if due_s is not None and due_s <= max(self._drive.settings.stay_s, _LEAST_STAY_S):
+        if due_s is not None and due_s <= max(self.drive.settings.stay_s, _LEAST_STAY_S):
             if has_question:
-                self._drive.recorder.after_commit(self._drive.lane.enqueued, self._pause_here)
+                self.drive.recorder.after_commit(self.drive.lane.enqueued, self._pause_here)
             return
         self._final = (RunChange(status=Status.WAITING, is_release=True, due_in_s=due_s), None, None)
         self._write_end()
 
     def _pause_here(self) -> None:
-        if not self._drive.is_closed and self._drive.is_quiet():
-            self._drive.is_paused = True
-            self._drive.tell(None)
+        if not self.drive.is_closed and self.drive.is_quiet():
+            self.drive.is_paused = True
+            self.drive.tell(None)
 
     def fail_spinning(self) -> None:
         """Callbacks kept making callbacks: on the run's loop nothing else can ever happen then."""
@@ -93,7 +93,7 @@ class Ending:
 
     def _is_journal_ahead(self) -> bool:
         """The code ended before the journal did: it is another program than the one recorded."""
-        drive = self._drive
+        drive = self.drive
         op = drive.next_recorded()
         # Bodies that ran when the code raised were recorded after it: they are known, and nobody waits for them.
         if op is None or all(key in drive.calls for key in drive.left_to_release()):
@@ -112,7 +112,7 @@ class Ending:
         if isinstance(error, RunLost):
             error = PerdureError(f"the workflow raised RunLost by itself: {error}")
         if error is None:
-            left = [call.spec.name for call in self._drive.open.values() if call.spec.kind != Kind.TIMER]
+            left = [call.spec.name for call in self.drive.open.values() if call.spec.kind != Kind.TIMER]
             if not left:
                 return self._encode_result(root.result())
             error = UnawaitedOperation(left)
@@ -120,8 +120,8 @@ class Ending:
 
     def _encode_result(self, value: Any) -> tuple[Status, str | None, BaseException | None]:
         try:
-            data = self._drive.plan.runner.encode_output(value)
-            if len(data) > self._drive.settings.limits.max_payload_bytes:
+            data = self.drive.plan.runner.encode_output(value)
+            if len(data) > self.drive.settings.limits.max_payload_bytes:
                 raise DurableLimitError(f"the result has {len(data)} bytes, more than limits.max_payload_bytes")
         except PerdureError as error:
             return Status.FAILED, codec.encode_error(error), error
@@ -133,23 +133,23 @@ class Ending:
             data,
             error,
         )
-        self._drive.to_start.clear()
-        self._drive.tear_down()
-        self._drive.bodies.drop_unstarted()
-        self._drive.bodies.stop_safe()
+        self.drive.to_start.clear()
+        self.drive.tear_down()
+        self.drive.bodies.drop_unstarted()
+        self.drive.bodies.stop_safe()
         self._write_when_still()
 
     def _write_when_still(self) -> None:
         """Bodies that run are awaited; what has ended so far is written now, in case we die meanwhile."""
         self._record_arrived()
-        if self._drive.bodies.is_running:
-            self._drive.recorder.flush()
+        if self.drive.bodies.is_running:
+            self.drive.recorder.flush()
         else:
             self._write_end()
 
     def _record_arrived(self) -> None:
         """Completions that had come and were not released: the code will not see them now, a later attempt will."""
-        drive = self._drive
+        drive = self.drive
         while drive.arrived:
             call, outcome, delivered = drive.arrived.popleft()
             drive.recorder.mark_delivered(delivered)
@@ -159,44 +159,44 @@ class Ending:
     def body_ended(self, call: Call, outcome: Outcome | None) -> None:
         """A body ended after the code did: recorded for the audit and for what a retry may find; then the end."""
         if outcome is not None and not call.is_given_up:
-            self._drive.complete(call, outcome)
-        if not self._drive.bodies.is_running and self._final is not None and not self._is_written:
+            self.drive.complete(call, outcome)
+        if not self.drive.bodies.is_running and self._final is not None and not self._is_written:
             self._write_end()
 
     def stop(self, change: RunChange, error: BaseException | None = None) -> None:
         """End without the code's consent: what it does from here on is discarded."""
-        if self._drive.is_closed or self._is_written:
+        if self.drive.is_closed or self._is_written:
             return
         self._final = (change, None, error)
-        self._drive.tear_down()
-        self._drive.recorder.is_muted = False  # bodies that still run beside a difference are recorded all the same
-        self._drive.bodies.drop_unstarted()
+        self.drive.tear_down()
+        self.drive.recorder.is_muted = False  # bodies that still run beside a difference are recorded all the same
+        self.drive.bodies.drop_unstarted()
         if change.status == Status.CANCELLED:
-            self._drive.bodies.stop_all()
+            self.drive.bodies.stop_all()
         self._write_when_still()
 
     def _write_end(self) -> None:
         assert self._final is not None
         change, data, error = self._final
         self._is_written = True
-        self._drive.recorder.is_muted = False
+        self.drive.recorder.is_muted = False
         if change.status in (Status.COMPLETED, Status.FAILED):
-            self._drive.recorder.status(change.status, data, _cause(error))
+            self.drive.recorder.status(change.status, data, _cause(error))
         else:
-            self._drive.recorder.status(change.status, _why(error))
-        n = self._drive.recorder.flush(change)
-        self._drive.recorder.after_commit(n, self._end_committed)
+            self.drive.recorder.status(change.status, _why(error))
+        n = self.drive.recorder.flush(change)
+        self.drive.recorder.after_commit(n, self._end_committed)
 
     def _end_committed(self) -> None:
-        if self._drive.ended.done():
+        if self.drive.ended.done():
             return
         assert self._final is not None
         _, data, error = self._final
-        status = Status(self._drive.lane.final_status or self._final[0].status)
-        self._drive.tear_down()
+        status = Status(self.drive.lane.final_status or self._final[0].status)
+        self.drive.tear_down()
         if status == Status.CANCELLED:
             data = error = None
-        self._drive.finish(DriveEnd(status=status, data=data, error=error))
+        self.drive.finish(DriveEnd(status=status, data=data, error=error))
 
 
 def _summary(error: BaseException) -> str:

@@ -38,7 +38,7 @@ class Questions:
     """The questions of one drive."""
 
     def __init__(self, drive: Drive) -> None:
-        self._drive = drive
+        self.drive = drive
         self._waiting: list[InterruptRow] = []
         self._parked: dict[tuple[str, int], Call] = {}
         self._seen: set[str] = set()
@@ -48,7 +48,7 @@ class Questions:
 
     def load(self) -> None:
         """Take up answers that were stored and had not entered the run."""
-        self._waiting = self._drive.journal.undelivered()
+        self._waiting = self.drive.journal.undelivered()
         self._seen.update(row.interrupt_id for row in self._waiting)
 
     def came(self, rows: list[InterruptRow]) -> None:
@@ -56,15 +56,15 @@ class Questions:
         for row in rows:
             if row.interrupt_id not in self._seen:
                 self._seen.add(row.interrupt_id)
-                self._drive.journal.add_interrupt(row)
+                self.drive.journal.add_interrupt(row)
                 self._waiting.append(row)
-        if self._drive.is_live:
+        if self.drive.is_live:
             self.go_live()
 
     def is_open(self) -> bool:
         """Whether the run waits for a person."""
         return bool(self._parked) or any(
-            call.spec.kind == Kind.INTERRUPT and call.frozen is not None for call in self._drive.open.values()
+            call.spec.kind == Kind.INTERRUPT and call.frozen is not None for call in self.drive.open.values()
         )
 
     def go_live(self) -> None:
@@ -74,7 +74,7 @@ class Questions:
             self._deliver(row)
 
     def _deliver(self, row: InterruptRow) -> None:
-        drive = self._drive
+        drive = self.drive
         call = drive.calls.get(_key_of(row))
         if call is not None and call.spec.kind == Kind.INTERRUPT:
             drive.arrived.append((call, Outcome(OutcomeKind.VALUE, row.answer), (row.interrupt_id,)))
@@ -86,7 +86,7 @@ class Questions:
         self._wake(parked, row)
 
     def _wake(self, call: Call, row: InterruptRow) -> None:
-        drive = self._drive
+        drive = self.drive
         self._parked = {place: parked for place, parked in self._parked.items() if parked is not call}
         if (row.path, row.index) != (call.path, call.index):
             drive.recorder.deliver_inside(row.path, row.index, row.interrupt_id)
@@ -111,29 +111,29 @@ class Questions:
         places = self._below(call)
         self._parked = {place: parked for place, parked in self._parked.items() if parked is not call}
         self._waiting = [row for row in self._waiting if (row.path, row.index) not in places]
-        rows = (row for place in places for row in self._drive.journal.interrupts.get(place, {}).values())
+        rows = (row for place in places for row in self.drive.journal.interrupts.get(place, {}).values())
         return [row.interrupt_id for row in rows if row.delivered_at is None and row.interrupt_id not in self._entered]
 
     def _below(self, call: Call) -> set[tuple[str, int]]:
         """Where the questions of an operation and of the ones inside its body are."""
         return {
             (path, index)
-            for path, index in self._drive.journal.interrupts
+            for path, index in self.drive.journal.interrupts
             if (path, index) == (call.path, call.index) or keys.is_below(path, call.key)
         } | self._waited_for(call)
 
     def _waited_for(self, call: Call) -> set[tuple[str, int]]:
         """Where the questions are that its record names: one asked under an idempotency key is elsewhere."""
-        op = self._drive.journal.operations.get(call.key)
+        op = self.drive.journal.operations.get(call.key)
         if op is None or op.waits_for is None:
             return set()
         waited = set(codec.decode(op.waits_for))
-        rows = (row for rows in self._drive.journal.interrupts.values() for row in rows.values())
+        rows = (row for rows in self.drive.journal.interrupts.values() for row in rows.values())
         return {(row.path, row.index) for row in rows if row.interrupt_id in waited}
 
     def suspend(self, call: Call, scope: BodyScope) -> None:
         """A body has asked and unwound: store that, and what it asked, with one entry."""
-        drive = self._drive
+        drive = self.drive
         open_now = {question.interrupt_id for question in (*scope.asked, *scope.open_slot.values())}
         drive.recorder.suspend(call, scope.asked, sorted(open_now))
         for question in scope.asked:
@@ -148,7 +148,7 @@ class Questions:
         self, scope: TaskScope, reason: str, context: dict[str, Any], key: str | None, bind: bool
     ) -> tuple[Call, str]:
         """Register the question at the moment of the call, or find what became of it. The caller freezes its task."""
-        drive = self._drive
+        drive = self.drive
         drive.check_open()
         text = codec.encode(context)
         drive.settings.limits.check_payload("the context of a question", text)
@@ -177,7 +177,7 @@ class Questions:
         return call, text
 
     def _register(self, call: Call, reason: str, context: str, bind: bool) -> None:
-        drive = self._drive
+        drive = self.drive
         question = self._new_question(call, DIRECT_SLOT, reason, context, bind)
         drive.recorder.suspend(call, (question,))
         drive.journal.add_interrupt(_pending_row(drive.run_id, question))
@@ -186,7 +186,7 @@ class Questions:
 
     def ask_in_body(self, scope: BodyScope, reason: str, context: dict[str, Any], key: str | None, bind: bool) -> str:
         """The answer (encoded) that belongs to this call; or register the question and raise `InterruptSignal`."""
-        drive = self._drive
+        drive = self.drive
         line = scope.line()
         text = codec.encode(context)
         drive.settings.limits.check_payload("the context of a question", text)
@@ -220,13 +220,13 @@ class Questions:
     def _next_ordinal(self) -> int:
         """Questions of one moment are listed in the order they were asked."""
         if self._ordinal is None:
-            self._ordinal = sum(len(rows) for rows in self._drive.journal.interrupts.values())
+            self._ordinal = sum(len(rows) for rows in self.drive.journal.interrupts.values())
         self._ordinal += 1
         return self._ordinal
 
     def _new_question(self, call: Call, slot: str, reason: str, text: str, bind: bool) -> Question:
         return Question(
-            interrupt_id=ids.interrupt_id(self._drive.run_id, call.key, slot),
+            interrupt_id=ids.interrupt_id(self.drive.run_id, call.key, slot),
             path=call.path,
             index=call.index,
             slot=slot,
@@ -239,7 +239,7 @@ class Questions:
 
     def _context_differs(self, call: Call, row: InterruptRow, bind: bool, *, is_direct: bool) -> None:
         """What is shown now is not what the approver saw: noted, or refused if it was bound."""
-        drive = self._drive
+        drive = self.drive
         if not (bind or row.bind):
             note = (call, "context_changed", codec.encode(row.interrupt_id))
             if is_direct:

@@ -123,6 +123,13 @@ class RunLoop(asyncio.AbstractEventLoop):
             stack.parent = greenlet.getcurrent()
             stack.throw()
 
+    def leave(self, gone: Drive) -> None:
+        """The drive has ended; `gone` answers in its place."""
+        self._drive = gone
+        self._context = contextvars.Context()
+        self._root_scope = TaskScope(gone, "")
+        self.callback_scope = TaskScope(gone, "~callbacks")
+
     def is_ready(self) -> bool:
         """Whether a callback waits to be run."""
         return bool(self._ready)

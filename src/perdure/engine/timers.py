@@ -30,12 +30,12 @@ class Timers:
     """The timers of one drive: those the code waits for, and the real loop's handles that make them fire."""
 
     def __init__(self, drive: Drive) -> None:
-        self._drive = drive
+        self.drive = drive
         self._armed: dict[Call, tuple[RunTimer, asyncio.TimerHandle]] = {}
 
     def made(self, handle: RunTimer, delay_s: float) -> None:
         """The code set a timer (`asyncio.sleep`, `timeout`, `wait`): record it, or find what is left of it."""
-        drive = self._drive
+        drive = self.drive
         drive.check_open()
         task = asyncio.current_task(drive.loop)
         scope = task.scope if task is not None else drive.loop.callback_scope  # type: ignore[attr-defined]
@@ -62,14 +62,14 @@ class Timers:
         handle = call.timer
         if isinstance(handle, RunTimer) and not handle.cancelled():
             handle.on_cancel = None
-            self._drive.loop.now_s = max(self._drive.loop.now_s, handle.when())
-            self._drive.loop.push(handle)
+            self.drive.loop.now_s = max(self.drive.loop.now_s, handle.when())
+            self.drive.loop.push(handle)
 
     def next_due_s(self) -> float | None:
         """Seconds until the next timer or attempt of the run is due; None if it waits for people only."""
-        now = self._drive.real_loop.time()
+        now = self.drive.real_loop.time()
         ours = min((armed.when() - now for _, armed in self._armed.values()), default=None)
-        attempt = self._drive.bodies.next_due_s()
+        attempt = self.drive.bodies.next_due_s()
         due = [value for value in (ours, attempt) if value is not None]
         return max(0.0, min(due)) if due else None
 
@@ -80,7 +80,7 @@ class Timers:
         self._armed.clear()
 
     def _due(self, call: Call) -> None:
-        drive = self._drive
+        drive = self.drive
         entry = self._armed.get(call)
         if entry is None or drive.is_closed:
             return
@@ -89,7 +89,7 @@ class Timers:
 
     def _cancelled(self, call: Call) -> None:
         """The code no longer waits for it. Nothing is recorded: the code will do the same at every replay."""
-        self._drive.open.pop(call.key, None)
+        self.drive.open.pop(call.key, None)
         entry = self._armed.pop(call, None)
         if entry is not None:
             entry[1].cancel()
