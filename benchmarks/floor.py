@@ -131,8 +131,9 @@ def w4(task: Task) -> None:
     import sqlite3
 
     import greenlet
+    from pydantic import BaseModel  # an answer is one
 
-    loaded = [asyncio, sqlite3, greenlet]
+    loaded = [asyncio, sqlite3, greenlet, BaseModel]
     if task.store == "postgres":
         import psycopg
         import psycopg_pool

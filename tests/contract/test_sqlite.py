@@ -449,7 +449,8 @@ def test_plans_never_walk_a_whole_table(driver: SqliteDriver) -> None:
     hot = {
         "run_get", "run_list", "run_candidates", "run_take", "seq_take", "run_has_answers", "record_list",
         "record_load", "interrupt_load", "interrupt_answer", "interrupt_delivered", "interrupt_withdraw",
-        "facts_answers", "facts_cancels", "run_owned", "worker_beat",
+        "facts_answers", "facts_cancels", "run_lock_owned", "run_lock_free", "run_release", "seq_take_one_each",
+        "worker_beat",
     }  # fmt: skip
     loaded = queries.load("sqlite")
     connection = driver._connect()

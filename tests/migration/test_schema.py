@@ -56,7 +56,7 @@ def test_postgres_has_the_same_names(postgres_dsn: str) -> None:
 
 
 def test_dialects_name_the_same_queries() -> None:
-    shared = {"is_runner", "is_named", "owner_is_listed", "run_lock", "run_lock_skip"}
+    shared = {"is_runner", "is_named", "owner_is_listed", "run_lock", "run_lock_free", "run_lock_owned"}
     assert queries.names("sqlite") == shared
     assert shared <= queries.names("postgres")
     assert not shared & queries.names("common")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perdure.core import codec
-from perdure.core.resume import Resume
 from perdure.engine.context import BodyScope, current
 from perdure.errors import InvalidInputError, PerdureError
+
+if TYPE_CHECKING:
+    from perdure.core.resume import Resume
 
 _MAX_REASON = 10_000
 
@@ -55,4 +57,6 @@ def _resume(text: str) -> Resume:
 
 
 def _resume_value_of(data: Any) -> Resume:
+    from perdure.core.resume import Resume  # pydantic is loaded when somebody answers
+
     return Resume(approved=data["approved"], metadata=data["metadata"])

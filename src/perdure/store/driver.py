@@ -11,9 +11,10 @@ or a list of str. A list reaches SQLite as a JSON array (`json_each(:ids)`) and 
 ANY(:ids)`).
 
 Each dialect provides what must differ: the conditions `is_runner`, `is_named`, `owner_is_listed` (lists), and
-`run_lock`, `run_lock_skip` (columns `{run}`, parameter `:id`; the root's row is locked before the run's; the
-second gives no row instead of waiting). The common queries use `TRUE` and `FALSE`, `CAST(... AS text)`, row
-values and `RETURNING`.
+what locks: `run_lock` (columns `{run}`, parameter `:id`; the root's row is locked before the run's),
+`run_lock_free` (of `:run_ids` those that nobody has locked) and `run_lock_owned` (id, root and status of a
+worker's runs), both ascending. The common queries use `TRUE` and `FALSE`, `CAST(... AS text)`, row values and
+`RETURNING`.
 
 Driver exceptions never cross: each becomes a `PerdureError` of `errors.py`, or one of the two below.
 """

@@ -70,11 +70,17 @@ class PostgresDriver:
         self._presences: dict[str, Presence] = {}
         self._listeners: list[Listener] = []
         self._is_closed = False
-        with _opening(), connect(self._info) as connection:
+        with _opening():
+            connection = connect(self._info)
             pooled = is_pooled(connection)
-        self._is_preparing = not pooled if parsed.prepare is None else parsed.prepare
-        self._is_direct = not pooled
-        self._direct_info = self._choose_direct(parsed.direct, pooled)
+            self._is_preparing = not pooled if parsed.prepare is None else parsed.prepare
+            self._is_direct = not pooled
+            self._adopt(connection)
+        try:
+            self._direct_info = self._choose_direct(parsed.direct, pooled)
+        except BaseException:
+            self._drop_writer()
+            raise
 
     def setup(self) -> None:
         with _opening():
@@ -154,9 +160,12 @@ class PostgresDriver:
         if self._writer is not None and not self._writer.closed:
             return self._writer
         with _translated():
-            connection = connect(self._info)
-            if self._is_direct:
-                tune(connection)
+            return self._adopt(connect(self._info))
+
+    def _adopt(self, connection: psycopg.Connection[Any]) -> psycopg.Connection[Any]:
+        """Write through this connection from now on."""
+        if self._is_direct:
+            tune(connection)
         self._writer = connection
         self._writer_pid = connection.info.backend_pid
         self._groups = GroupWriter(Wire(connection, is_preparing=self._is_preparing), self._schema, self._channel)

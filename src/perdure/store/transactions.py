@@ -121,19 +121,25 @@ def claim(session: Session, request: ClaimRequest) -> list[Claim]:
     """See `RunStore.run_claim`. A run somebody else has locked is passed over; the condition is checked
     again."""
     params = request.params(session)
-    taken: list[Claim] = []
-    for run_id in candidates(session, request):
-        if len(taken) == request.limit:
-            break
-        if session.one("run_lock_skip", {"id": run_id}) is None:
-            continue
-        row = session.one("run_take", {**params, "id": run_id})
-        if row is not None:
-            taken.append(Claim(run_id=row[0], root_id=row[1], runner=row[2], fence=row[3]))
-            # Said in the journal, since the run's row keeps only the last owner and the worker's row may go.
-            owner = codec.encode({"worker": request.worker_id, "fence": row[3]})
-            _append(session, row[0], row[1], [_status(Status.RUNNING, owner)])
-    return taken
+    seen = candidates(session, request)
+    if not seen:
+        return []
+    free = {run_id for (run_id,) in session.all("run_lock_free", {"run_ids": seen})}
+    wanted = [run_id for run_id in seen if run_id in free][: request.limit]
+    taken = {
+        run_id: Claim(run_id=run_id, root_id=root_id, runner=runner, fence=fence)
+        for run_id, root_id, runner, fence in session.all("run_take", {**params, "run_ids": wanted})
+    }
+    claims = [taken[run_id] for run_id in wanted if run_id in taken]
+    # Said in the journal, since the run's row keeps only the last owner and the worker's row may go.
+    _append_one_each(
+        session,
+        [
+            (claim.run_id, claim.root_id, _status(Status.RUNNING, _owner(request.worker_id, claim.fence)))
+            for claim in claims
+        ],
+    )
+    return claims
 
 
 # --- answers and decisions ------------------------------------------------------------------------------
@@ -247,15 +253,16 @@ def worker_register(session: Session, worker: WorkerRow, lock: str) -> WorkerRow
 
 def worker_end(session: Session, worker_id: str) -> int:
     """See `WorkerStore.worker_end`."""
-    count = 0
-    for run_id, root_id, status in session.all("run_owned", {"worker_id": worker_id}):
-        _lock(session, run_id)
-        released = session.run("run_release", {"id": run_id, "worker_id": worker_id, "now": session.now})
-        if released and status == Status.RUNNING:
-            _append(session, run_id, root_id, [_status(Status.PENDING)])
-            count += 1
+    owned = session.all("run_lock_owned", {"worker_id": worker_id})
+    running = [
+        (run_id, root_id, _status(Status.PENDING)) for run_id, root_id, status in owned if status == Status.RUNNING
+    ]
+    if owned:
+        run_ids = [run_id for run_id, _, _ in owned]
+        session.run("run_release", {"run_ids": run_ids, "worker_id": worker_id, "now": session.now})
+        _append_one_each(session, running)
     session.run("worker_end", {"id": worker_id, "now": session.now})
-    return count
+    return len(running)
 
 
 def worker_find(session: Session, worker_id: str) -> WorkerRow | None:
@@ -294,6 +301,19 @@ def _append(session: Session, run_id: str, root_id: str, records: Sequence[Recor
     return last_seq
 
 
+def _append_one_each(session: Session, records: Sequence[tuple[str, str, Record]]) -> None:
+    """Append a record each to many runs (run id, root id, record), in few statements if they are roots."""
+    roots = {run_id: record for run_id, root_id, record in records if run_id == root_id}
+    if roots:
+        taken = session.all("seq_take_one_each", {"run_ids": list(roots)})
+        session.insert_records(
+            [row for run_id, seq in taken for row in rows.record_rows(run_id, seq, [roots[run_id]], session.now)]
+        )
+    for run_id, root_id, record in records:
+        if run_id != root_id:
+            _append(session, run_id, root_id, [record])
+
+
 def _open_question(session: Session, run: RunRow, interrupt_id: str) -> InterruptRow:
     row = session.one("interrupt_get", {"id": interrupt_id, "run_id": run.run_id})
     if row is None:
@@ -328,6 +348,10 @@ def _cancel(cancelled_by: str | None) -> Record:
 
 def _status(status: Status, data: str | None = None) -> Record:
     return Record(type=RecordType.STATUS.value, outcome=status.value, data=data)
+
+
+def _owner(worker_id: str, fence: int) -> str:
+    return codec.encode({"worker": worker_id, "fence": fence})
 
 
 def _listed(values: Sequence[str] | None) -> list[str] | None:

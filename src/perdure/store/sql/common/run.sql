@@ -23,6 +23,10 @@ VALUES (:id, :root_id, :parent_id, :runner, :kind, :version, :status, :fence, :w
 -- Numbers for records, from the root, so that one order covers the whole tree. Returns the last one.
 UPDATE run SET seq = seq + :count WHERE id = :root_id RETURNING seq;
 
+-- name: seq_take_one_each
+-- The same for many roots, a number each.
+UPDATE run SET seq = seq + 1 WHERE {is_named} RETURNING id, seq;
+
 -- name: seq_note
 -- A run below a root remembers its own last number.
 UPDATE run SET seq = :seq WHERE id = :id;
@@ -64,9 +68,9 @@ ORDER BY 2, 1
 LIMIT :limit;
 
 -- name: run_take
--- Under the run's lock the condition is checked again. A new claim counts its entries from 1.
+-- Under the runs' locks the condition is checked again. A new claim counts its entries from 1.
 UPDATE run SET fence = fence + 1, worker_id = :worker_id, status = 'running', entry_n = 0, due_at = NULL, updated_at = :now
-WHERE run.id = :id AND {claimable}
+WHERE {is_named} AND {claimable}
 RETURNING id, root_id, runner, fence;
 
 -- name: run_due_in
@@ -116,14 +120,10 @@ UPDATE run SET status = :status, due_at = :due_at, blocked_operation = :blocked_
   worker_id = CASE WHEN :is_release THEN NULL ELSE worker_id END, ended_at = :ended_at, updated_at = :now
 WHERE id = :id;
 
--- name: run_owned
--- Runs of a worker that ends.
-SELECT run.id, run.root_id, run.status FROM run WHERE run.worker_id = :worker_id ORDER BY run.root_id, run.id;
-
 -- name: run_release
--- A run loses its owner; one that ran can be taken again.
+-- Runs lose their owner; one that ran can be taken again.
 UPDATE run SET worker_id = NULL, status = CASE WHEN status = 'running' THEN 'pending' ELSE status END, updated_at = :now
-WHERE id = :id AND worker_id = :worker_id;
+WHERE {is_named} AND worker_id = :worker_id;
 
 -- name: run_has_answers
 -- Whether an answer waits to enter the run.

@@ -14,6 +14,10 @@ run.worker_id = ANY (CAST(:dead_workers AS text[]));
 -- Roots first, ascending, then runs, ascending: see the store's lock order.
 SELECT {run} FROM run WHERE run.id = :id FOR NO KEY UPDATE;
 
--- name: run_lock_skip
+-- name: run_lock_free
 -- A claim takes what is free and never waits: who waits holds up everybody behind it.
-SELECT {run} FROM run WHERE run.id = :id FOR NO KEY UPDATE SKIP LOCKED;
+SELECT run.id FROM run WHERE {is_named} ORDER BY run.id FOR NO KEY UPDATE SKIP LOCKED;
+
+-- name: run_lock_owned
+-- Runs of a worker that ends.
+SELECT run.id, run.root_id, run.status FROM run WHERE run.worker_id = :worker_id ORDER BY run.id FOR NO KEY UPDATE;

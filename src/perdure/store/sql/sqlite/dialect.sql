@@ -14,6 +14,10 @@ run.worker_id IN (SELECT value FROM json_each(:dead_workers));
 -- The transaction has the whole database already.
 SELECT {run} FROM run WHERE run.id = :id;
 
--- name: run_lock_skip
--- Nobody else can hold it.
-SELECT {run} FROM run WHERE run.id = :id;
+-- name: run_lock_free
+-- Nobody else can hold them.
+SELECT run.id FROM run WHERE {is_named} ORDER BY run.id;
+
+-- name: run_lock_owned
+-- Runs of a worker that ends.
+SELECT run.id, run.root_id, run.status FROM run WHERE run.worker_id = :worker_id ORDER BY run.id;
