@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -18,11 +21,16 @@ from tests.support.sessions import session, value
 from perdure.core.records import Record, WorkerRow
 from perdure.errors import DurableStorageError
 from perdure.store import transactions
-from perdure.store.driver import Session
+from perdure.store.driver import Session, boot_id, host_name
 from perdure.store.postgres import PostgresDriver
 from perdure.store.postgres_listen import Listener
 
 Connection = psycopg.Connection[Any]
+_END_SESSIONS = (
+    "SELECT pg_terminate_backend(pid, 10000) FROM pg_locks WHERE locktype = 'advisory' AND granted"
+    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
+"""Ends the sessions that hold the workers' locks."""
 
 
 @pytest.fixture
@@ -80,13 +88,13 @@ def found(driver: PostgresDriver, worker_id: str = "w1") -> WorkerRow:
 
 
 def test_worker_probe_follows_the_lock(driver: PostgresDriver, peer: PostgresDriver) -> None:
-    """Held: alive. Given back, or its holder's connection gone: dead. Looking takes nothing away."""
+    """Held: alive. Given back, or its holder's connection gone: lost. Looking takes nothing away."""
     row = registered(driver)
     assert [peer.worker_probe(row) for _ in range(3)] == ["alive"] * 3
     driver.worker_unlock("w1")
     driver.worker_unlock("w1")
-    assert peer.worker_probe(row) == "dead"
-    assert peer.worker_lock("w1") == row.lock
+    assert peer.worker_probe(row) == "lost"
+    assert peer.worker_lock("w1").partition("|")[0] == (row.lock or "").partition("|")[0]
     assert peer.worker_probe(row) == "alive"
 
 
@@ -101,7 +109,7 @@ def test_worker_probe_without_a_lock_is_unknown(driver: PostgresDriver, postgres
     """Without a direct connection nothing is proven: the lease decides."""
     blind = opened(postgres_dsn + "&direct=none")
     row = registered(blind)
-    assert row.lock == "none"
+    assert (row.lock or "").startswith("none")
     assert blind.worker_beat("w1")
     assert not blind.worker_lock_held("w1")
     assert driver.worker_probe(row) == "unknown"
@@ -121,11 +129,8 @@ def test_worker_beat_counts_until_the_end(driver: PostgresDriver) -> None:
 def test_worker_beat_locks_again(driver: PostgresDriver, peer: PostgresDriver, watcher: Connection) -> None:
     """A lock whose connection was ended is noticed at the next beat, and taken again at the one after it."""
     row = registered(driver)
-    watcher.execute(
-        "SELECT pg_terminate_backend(pid, 10000) FROM pg_locks WHERE locktype = 'advisory' AND granted"
-        " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-    )
-    assert peer.worker_probe(row) == "dead"
+    watcher.execute(_END_SESSIONS)
+    assert peer.worker_probe(row) == "lost"
     with pytest.raises(DurableStorageError, match="not counted"):
         driver.worker_beat("w1")
     assert not driver.worker_lock_held("w1")
@@ -148,9 +153,42 @@ def test_worker_probe_after_a_restart_proves_nothing(postgres_server: PostgresSe
     assert peer.worker_probe(row) == "alive"
     driver.worker_unlock("w1")
     assert peer.worker_probe(row) == "unknown"
-    assert peer.worker_probe(found(peer)) == "dead"
+    assert peer.worker_probe(found(peer)) == "lost"
     driver.close()
     peer.close()
+
+
+def test_worker_probe_sees_a_living_process_through_its_file(
+    driver: PostgresDriver, peer: PostgresDriver, watcher: Connection
+) -> None:
+    """A worker of this machine that has lost its session is known to live; one that gave its file back is not."""
+    row = replace(registered(driver), host=host_name(), boot_id=boot_id())
+    watcher.execute(_END_SESSIONS)
+    assert peer.worker_probe(row) == "alive"
+    driver.worker_unlock("w1")
+    assert peer.worker_probe(row) == "lost"
+
+
+@pytest.mark.parametrize("is_link", [False, True], ids=["open to others", "a link"])
+def test_a_directory_that_is_not_ours_alone_proves_nothing(
+    is_link: bool, postgres_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others could lock, or remove, what lies there: such a directory is not used, and the server decides."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    directory = tmp_path / f"perdure-{os.getuid()}"
+    if is_link:
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        directory.symlink_to(tmp_path / "elsewhere")
+    else:
+        directory.mkdir()
+        directory.chmod(0o777)
+    driver = opened(postgres_dsn)
+    row = replace(registered(driver), host=host_name(), boot_id=boot_id())
+    assert "|" not in (row.lock or "|")
+    assert driver.worker_probe(row) == "alive"
+    driver.worker_unlock("w1")
+    assert driver.worker_probe(row) == "lost"
+    driver.close()
 
 
 # --- notifications --------------------------------------------------------------------------------------

@@ -190,13 +190,13 @@ def test_pooler_is_recognised(postgres_dsn: str) -> None:
         pooled = PostgresDriver(proxy.dsn)
         pooled.setup()
         started(pooled)
-        assert pooled.worker_lock("w1") == "none"
+        assert pooled.worker_lock("w1").startswith("none")
         assert not pooled.worker_lock_held("w1")
         helped = PostgresDriver(f"{proxy.dsn}&direct={postgres_dsn.replace('&', '%26')}")
-        assert helped.worker_lock("w1") != "none"
+        assert not helped.worker_lock("w1").startswith("none")
         assert helped.worker_lock_held("w1")
         straight = PostgresDriver(plain.dsn)
-        assert straight.worker_lock("w2") != "none"
+        assert not straight.worker_lock("w2").startswith("none")
         with pytest.raises(InvalidInputError, match="pooler"):
             PostgresDriver(f"{proxy.dsn}&direct={proxy.dsn.replace('&', '%26')}")
         for driver in (pooled, helped, straight):

@@ -12,7 +12,6 @@ from dataclasses import replace
 import pytest
 from tests.support import runs
 
-from perdure.core.records import WorkerRow
 from perdure.errors import DurableStorageError, RunLost
 from perdure.store.base import Store
 
@@ -133,20 +132,14 @@ async def test_worker_probe_of_a_killed_process_is_dead(store: Store, store_url:
     (row,) = await store.worker_list()
     assert await store.worker_probe(row) == "alive"
     kill(victim)
-    await until_dead(store, row)
+    assert await store.worker_probe(row) == "dead"  # on this machine the kernel says so at once
     await store.worker_end("victim")
     assert await store.worker_list() == []
-
-
-async def until_dead(store: Store, row: WorkerRow) -> None:
-    """A server learns of its client's death from the socket; it never takes long."""
-    while await store.worker_probe(row) != "dead":
-        await asyncio.sleep(0.01)
 
 
 async def test_worker_end_gives_the_lock_back(store: Store) -> None:
     row = await store.worker_register(runs.worker_row("w1"))
     await store.worker_end("w1")
-    assert await store.worker_probe(row) in ("dead", "unknown")
+    assert await store.worker_probe(row) in ("lost", "unknown")
     again = await store.worker_register(runs.worker_row("w2"))
     assert again.worker_id == "w2"

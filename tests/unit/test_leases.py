@@ -47,11 +47,11 @@ def test_a_proof_of_death_needs_no_lease():
     assert watch().is_dead(worker(1), "dead", 100.0)
 
 
-def test_a_proof_is_believed_only_after_the_missed_heartbeats_where_it_can_err():
+def test_a_lost_lock_is_believed_only_after_the_missed_heartbeats():
     leases = watch(missed_s=0.5)
-    assert not leases.is_dead(worker(1), "dead", 100.0)
-    assert not leases.is_dead(worker(1), "dead", 100.4)
-    assert leases.is_dead(worker(1), "dead", 100.5)
+    assert not leases.is_dead(worker(1), "lost", 100.0)
+    assert not leases.is_dead(worker(1), "lost", 100.4)
+    assert leases.is_dead(worker(1), "lost", 100.5)
 
 
 def test_a_held_lock_does_not_stretch_the_lease():

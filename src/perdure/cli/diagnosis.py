@@ -121,9 +121,10 @@ async def _workers(opened: Store) -> list[Finding]:
     for each in await opened.worker_list():
         proof = await opened.worker_probe(each)
         place = f"pid {each.pid} on {each.host}, {each.run_count} run{'' if each.run_count == 1 else 's'}"
-        if proof == "dead" and each.run_count == 0:
+        is_dead = proof in ("dead", "lost")
+        if is_dead and each.run_count == 0:
             continue  # nothing is left to be done about it
-        if proof == "dead":
+        if is_dead:
             findings.append(Finding("worker", "warn", f"{place}: dead; the next worker takes its runs"))
         else:
             findings.append(Finding("worker", "ok", f"{place}: {'alive' if proof == 'alive' else 'its lease decides'}"))

@@ -25,8 +25,7 @@ class LeaseWatch:
 
     lease_s: float
     missed_s: float
-    """How long the counter must stand still before a proof of death is believed (two heartbeats on Postgres, 0 on
-    SQLite)."""
+    """How long the counter of a worker that has `lost` its lock must stand still (two heartbeats)."""
     seen: dict[str, Sighting] = field(default_factory=dict)
 
     def observe(self, worker: WorkerRow, now_s: float) -> float:
@@ -38,9 +37,9 @@ class LeaseWatch:
         return now_s - sighting.since_s
 
     def is_dead(self, worker: WorkerRow, proof: str, now_s: float) -> bool:
-        """Whether its runs may be taken: proven dead and silent, or silent for a whole lease."""
+        """Whether its runs may be taken: proven dead, without its lock and silent, or silent for a whole lease."""
         silent_s = self.observe(worker, now_s)
-        if proof == "dead" and silent_s >= self.missed_s:
+        if proof == "dead" or (proof == "lost" and silent_s >= self.missed_s):
             return True
         return silent_s >= self.lease_s
 

@@ -223,8 +223,8 @@ class WorkerStore(Protocol):
         ...
 
     async def worker_probe(self, worker: WorkerRow) -> str:
-        """`dead` (proven: the lock is free and host, boot id and inode agree), `alive` (the lock is held) or
-        `unknown`."""
+        """`dead` (proven by this machine's kernel: the lock file is free; host, boot id and inode agree), `lost` (its
+        session on the server has ended, which happens to the living, too), `alive` (a lock is held) or `unknown`."""
         ...
 
     async def worker_end(self, worker_id: str) -> int:
@@ -241,7 +241,7 @@ class Store(JournalStore, RunStore, EventStore, WorkerStore, Protocol):
     beat_s: float
     """At most this long between two heartbeats of a worker."""
     missed_s: float
-    """How long a heartbeat must be missing before a proof of death is believed (a lost connection looks like one)."""
+    """How long the heartbeat of a worker must be missing that has `lost` its lock."""
 
     async def close(self) -> None:
         """Flush the queue, stop the writer, close connections, release locks. Idempotent."""

@@ -119,7 +119,7 @@ class Driver(Protocol):
     beat_s: float
     """At most this long between two heartbeats."""
     missed_s: float
-    """How long a counter must stand still before `worker_probe`'s `dead` is believed."""
+    """How long a counter must stand still before `worker_probe`'s `lost` is believed to be death."""
     """Whether `write` in the caller's thread is cheap and never waits for a lock when `is_inline`."""
 
     def setup(self) -> None:
@@ -177,7 +177,7 @@ class Driver(Protocol):
         ...
 
     def worker_probe(self, worker: WorkerRow) -> str:
-        """`dead`, `alive` or `unknown`; see `WorkerStore.worker_probe`."""
+        """`dead`, `lost`, `alive` or `unknown`; see `WorkerStore.worker_probe`."""
         ...
 
     def worker_beat(self, worker_id: str) -> bool:

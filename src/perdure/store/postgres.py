@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.core.records import WorkerRow
 from perdure.errors import DurableStorageError, InvalidInputError
-from perdure.store import postgres_setup, postgres_url
+from perdure.store import local_presence, postgres_setup, postgres_url
 from perdure.store.base import Lane
 from perdure.store.driver import Batch, Session, StoreBusy, StoreLost
-from perdure.store.postgres_connect import connect, conninfo, is_pooled, simple, tune
+from perdure.store.postgres_connect import connect, conninfo, database, is_pooled, simple, tune
 from perdure.store.postgres_errors import load_psycopg, translate
 from perdure.store.postgres_group import GroupWriter
 from perdure.store.postgres_listen import Listener
@@ -68,6 +68,7 @@ class PostgresDriver:
         self._guard = threading.Lock()
         self._readers: psycopg_pool.ConnectionPool[Any] | None = None
         self._presences: dict[str, Presence] = {}
+        self._files = local_presence.open_presence(f"{database(self._info)} {self._schema}")
         self._listeners: list[Listener] = []
         self._is_closed = False
         with _opening():
@@ -225,11 +226,29 @@ class PostgresDriver:
 
     def worker_lock(self, worker_id: str) -> str:
         self._check_usable()
-        presence = Presence(self._direct_info, self._info, self._schema, worker_id)
-        with _opening():
-            name = presence.take()
+        file = self._file_lock(worker_id)
+        presence = Presence(self._direct_info, self._info, self._schema, worker_id, file)
+        try:
+            with _opening():
+                name = presence.take()
+        except BaseException:
+            self._file_unlock(worker_id)
+            raise
         self._presences[worker_id] = presence
         return name
+
+    def _file_lock(self, worker_id: str) -> str:
+        """Lock the worker's file on this machine; its inode, empty where that cannot be had."""
+        if self._files is None:
+            return ""
+        try:
+            return self._files.lock(worker_id).rpartition("|")[2]
+        except DurableStorageError:
+            return ""
+
+    def _file_unlock(self, worker_id: str) -> None:
+        if self._files is not None:
+            self._files.unlock(worker_id)
 
     def worker_lock_held(self, worker_id: str) -> bool:
         """Whether this process' worker held its lock when its last heartbeat was counted or tried."""
@@ -240,11 +259,17 @@ class PostgresDriver:
         presence = self._presences.pop(worker_id, None)
         if presence is not None:
             presence.release()
+        self._file_unlock(worker_id)
 
     def worker_sweep(self, worker: WorkerRow) -> None:
-        """Nothing: the lock of a session ends with it."""
+        """Only its lock file: the lock of a session ends with it."""
+        if self._files is not None:
+            self._files.sweep(worker)
 
     def worker_probe(self, worker: WorkerRow) -> str:
+        proof = "unknown" if self._files is None else self._files.probe(worker)
+        if proof != "unknown":
+            return proof
         try:
             with _translated(), self._reader_pool().connection() as connection:
                 return probe(connection, worker)
@@ -262,6 +287,8 @@ class PostgresDriver:
         # The connections stay referenced and open: a farewell on a shared socket would end the parent's
         # session.
         self._is_closed = True
+        if self._files is not None:
+            self._files.forget()
 
     def close(self) -> None:
         if os.getpid() != self._pid:

@@ -31,6 +31,11 @@ def conninfo(url: str) -> str:
     return psycopg.conninfo.make_conninfo("", **{**_DEFAULTS, **given, "client_encoding": "utf8"})
 
 
+def database(info: str) -> str:
+    """The database that a connection string leads to, as it is called there."""
+    return str(load_psycopg().conninfo.conninfo_to_dict(info).get("dbname") or "")
+
+
 def connect(info: str) -> psycopg.Connection[Any]:
     """Open a connection in autocommit. `StoreLost` (not ambiguous) if the server cannot be reached."""
     psycopg = load_psycopg()

@@ -1,4 +1,4 @@
-"""Proof that a worker lives: a session's advisory lock. Decides what a free or held lock proves; `core`
+"""A sign that a worker lives: a session's advisory lock. Decides what a free or held lock shows; `core`
 decides what to do.
 
 The lock and the heartbeat share one connection, so a beat that was counted proves that the lock was held.
@@ -32,13 +32,14 @@ _BEAT_TIMEOUT_MS = 2000
 
 class Presence:
     """One worker's lock and heartbeats. `info` is the direct connection; `beat_info` is used for beats if
-    there is none."""
+    there is none. `file` is the inode of the worker's lock file on its machine, if it has one."""
 
-    def __init__(self, info: str | None, beat_info: str, schema: str, worker_id: str) -> None:
+    def __init__(self, info: str | None, beat_info: str, schema: str, worker_id: str, file: str) -> None:
         named = queries.load("postgres")
         self._info = info
         self._beat_info = beat_info
         self._worker_id = worker_id
+        self._file = file
         self._key = advisory_key(f"{schema}:worker:{worker_id}")
         self._beat = Statement("worker_beat", named["worker_relock"], schema)
         self._guard = threading.Lock()
@@ -46,9 +47,9 @@ class Presence:
         self._name: str | None = None
 
     def take(self) -> str:
-        """Take the lock; its name. `DurableStorageError` if somebody holds it."""
+        """Take the lock; its name, with the lock file's inode behind it. `DurableStorageError` if somebody holds it."""
         with self._guard:
-            return self._open()
+            return self._named(self._open())
 
     def beat(self) -> bool:
         """Count one beat, on the connection that holds the lock; locks again first if that was lost.
@@ -60,7 +61,7 @@ class Presence:
             try:
                 name = self._open()
                 assert self._connection is not None
-                params = [text(name), text(self._worker_id)]
+                params = [text(self._named(name)), text(self._worker_id)]
                 return Wire(self._connection, is_preparing=False).command(self._beat, params) > 0
             except (psycopg.Error, StoreBusy, StoreLost) as error:
                 self._drop()
@@ -102,6 +103,9 @@ class Presence:
             raise DurableStorageError(f"another session holds the lock of worker {self._worker_id}")
         return f"{self._key}@{simple(connection, _START)}"
 
+    def _named(self, name: str) -> str:
+        return f"{name}|{self._file}" if self._file else name
+
     def _drop(self) -> None:
         connection, self._connection, self._name = self._connection, None, None
         if connection is not None:
@@ -112,10 +116,10 @@ def probe(connection: psycopg.Connection[Any], worker: WorkerRow) -> str:
     """`alive`, `dead` or `unknown`, by looking at the server's table of locks: looking takes no lock from
     anybody.
 
-    `dead` says: the lock is free under the server's start at which the worker last beat. A worker that has
-    lost its connection is seen so too, until it has locked again; the caller also waits for missed beats.
+    `lost` says: the lock is free under the server's start at which the worker last beat. A living worker that has
+    lost its connection is seen so until it has locked again, so the caller also waits for missed beats.
     """
-    key, _, start = (worker.lock or _NO_LOCK).partition("@")
+    key, _, start = (worker.lock or _NO_LOCK).partition("|")[0].partition("@")
     if not start:
         return "unknown"
     number = int(key) & 0xFFFFFFFFFFFFFFFF
@@ -127,4 +131,4 @@ def probe(connection: psycopg.Connection[Any], worker: WorkerRow) -> str:
     )
     if is_held == "t":
         return "alive"
-    return "dead" if simple(connection, _START) == start else "unknown"
+    return "lost" if simple(connection, _START) == start else "unknown"
