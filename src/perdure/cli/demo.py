@@ -166,8 +166,7 @@ class _Decide:
         text = ", ".join(f"{name} {cell(value)}" for name, value in context.items())
         while True:
             try:
-                with session.blocking():
-                    typed = input(f"[{place}] {text}\n      approve? [y]es [n]o [a]ll that are left [s]kip: ")
+                typed = session.ask(f"[{place}] {text}\n      approve? [y]es [n]o [a]ll that are left [s]kip: ")
             except EOFError:
                 self._has_ended = True
                 print()

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -59,24 +61,42 @@ async def _until_signal(work: Callable[[], Awaitable[T]]) -> T:
         raise
 
 
-@contextmanager
-def blocking() -> Iterator[None]:
-    """While the loop is blocked by somebody who is asked something, a signal ends the command at once: the loop
-    could not act on it before the answer.
+def ask(prompt: str) -> str:
+    """The line that the person at the terminal types. Raises `EOFError` at the end of the input.
+
+    The loop is blocked meanwhile and could act on a signal only after the answer, so a signal ends the command at
+    once (`Stopped`). `input()` would miss one that comes between its prompt and its wait.
     """
+    with _signals_to() as signals:
+        print(prompt, end="", flush=True)
+        while sys.stdin not in select.select([sys.stdin, signals], [], [])[0]:
+            os.read(signals, 1024)
+        line = sys.stdin.readline()
+    if not line:
+        raise EOFError
+    return line.rstrip("\n")
+
+
+@contextmanager
+def _signals_to() -> Iterator[int]:
+    """A descriptor that can be read when a signal has come; SIGINT and SIGTERM raise `Stopped`."""
 
     def stop(number: int, _: object) -> NoReturn:
         raise Stopped(number)
 
     numbers = (signal.SIGINT, signal.SIGTERM)
-    wakeup = signal.set_wakeup_fd(-1)  # else the loop would hear of the signal, too
+    readable, writable = os.pipe()
+    os.set_blocking(writable, False)
+    wakeup = signal.set_wakeup_fd(writable)  # the loop's: else it would hear of the signal, too
     before = [signal.signal(number, stop) for number in numbers]
     try:
-        yield
+        yield readable
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+        os.close(readable)
+        os.close(writable)
 
 
 def store_url(store: str | None, db_path: str | None = None) -> str:

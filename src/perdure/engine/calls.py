@@ -201,6 +201,8 @@ class Call:
     is_exclusive: bool = False
     """Synchronous: nothing else of the workflow runs until it has ended."""
     is_timed_out: bool = False
+    on_done: Callable[[asyncio.Future[Any]], None] | None = None
+    """What the body calls at its end."""
     body: asyncio.Future[Any] | None = None
     scope: BodyScope | None = None
     timer: asyncio.TimerHandle | None = None
@@ -212,7 +214,7 @@ class Call:
     def release(self) -> None:
         """The caller has its outcome: let go of what only the body and the waiting needed."""
         self.args, self.kwargs = (), {}
-        self.future = self.context = self.body = self.scope = None
+        self.future = self.context = self.body = self.scope = self.on_done = None
 
     @property
     def shown_arguments(self) -> str | None:

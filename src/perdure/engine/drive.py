@@ -66,6 +66,8 @@ class Drive:
         """Idempotency keys whose body runs now."""
         self.late_threads: dict[str, asyncio.Future[Any]] = {}
         """Sync calls inside bodies, by key, whose caller has gone while the thread goes on."""
+        self.told: collections.deque[object] = collections.deque()
+        """What bodies have said that the loop has not come to yet."""
         self.is_paused = False
         """Quiet with a question open, in memory because something else is due soon."""
         self._watchers: list[asyncio.Future[DriveEnd | None]] = []
@@ -178,14 +180,17 @@ class Drive:
 
     def fault_from_body(self, error: DurableRecoveryError) -> RunLost:
         """The same from a body, in whatever thread."""
+        self.told.append(error)
         self.real_loop.call_soon_threadsafe(self.need_attention, error)
         return RunLost(self.run_id, str(error))
 
     def note_from_body(self, call: Call, what: str, data: str) -> None:
         """Note something for people from whatever thread."""
+        self.told.append(data)
         self.real_loop.call_soon_threadsafe(self._note, call, what, data)
 
     def _note(self, call: Call, what: str, data: str) -> None:
+        self.told.popleft()
         if not self.is_closed:
             self.recorder.note(call, what, None, data)
             self.recorder.flush()
