@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,6 +123,23 @@ async def test_W5_dead_worker_without_a_row(store_url: str, ledger: str) -> None
     execute(store_url, "DELETE FROM worker")
     async with open_engine(store_url) as engine:
         await engine.recover([shop.three_effects])
+    assert shop.effects(ledger) == ["one", "two", "three"]
+
+
+async def test_W5_dead_worker_of_another_machine(
+    postgres_dsn: str, ledger: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no lock file says so, a worker is dead when its session is gone and its heartbeat missing, long before its
+    lease is over."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # its file is out of our sight
+    with held(postgres_dsn, ledger) as owner:
+        async with open_engine(postgres_dsn, settings=EngineSettings(lease_s=3600.0)) as engine:
+            owner_id = await _owner(engine)
+            row = next(row for row in await engine.store.worker_list() if row.worker_id == owner_id)
+            await _never_dead_for(engine, owner_id, beats=2)
+            owner.kill()
+            await engine.recover([shop.three_effects])
+            assert await engine.store.worker_probe(row) == "lost"
     assert shop.effects(ledger) == ["one", "two", "three"]
 
 
