@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 from perdure.core import codec, recovery, retry
 from perdure.core.fold import Operation
 from perdure.core.records import OutcomeKind, Recovery
+from perdure.engine import doubts
 from perdure.engine.calls import Call, Outcome
 from perdure.engine.context import BodyScope, place
-from perdure.errors import DurableRecoveryError, InterruptSignal, PerdureError, RunLost, SerializationError
+from perdure.errors import InterruptSignal, PerdureError, RunLost, SerializationError
 
 if TYPE_CHECKING:
     from perdure.engine.drive import Drive
@@ -134,7 +135,7 @@ class Bodies:
             return
         # The thread cannot be stopped: the attempt has failed now, the next one waits until the thread has ended.
         self._leave_behind(call, body)
-        self._failed(call, _timeout_error(call), body)
+        self._failed(call, doubts.time_is_up(call.spec), body)
 
     def _leave_behind(self, call: Call, body: asyncio.Future[Any]) -> None:
         """A thread whose result nobody waits for any more: the run may pause and end without it."""
@@ -179,7 +180,7 @@ class Bodies:
             self._cancelled[call] = drive.real_loop.call_later(_CLOSING_S, self._cancelled_itself, call)
             return
         if call.is_timed_out:
-            self._failed(call, _timeout_error(call))
+            self._failed(call, doubts.time_is_up(call.spec))
             return
         error = None if body.cancelled() else body.exception()
         if isinstance(error, RunLost):
@@ -230,14 +231,7 @@ class Bodies:
         """An attempt failed: another one if the policy says so. `still` is a thread that has not ended yet."""
         drive = self.drive
         if call.is_timed_out and self._policy(call) == Recovery.MANUAL:
-            drive.need_attention(
-                DurableRecoveryError(
-                    f"run {drive.run_id}: {call.spec.name!r} took longer than its limit; it is "
-                    "recovery='manual' and its effect "
-                    "is not known, so a person decides",
-                    drive.operation_id(call.key),
-                )
-            )
+            drive.need_attention(doubts.out_of_time(drive.run_id, call.spec.name, call.key))
             return
         spec = call.spec
         delay_s = None
@@ -379,10 +373,6 @@ def _call_sync(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
             value.close()
         raise TypeError(f"{function!r} is not an async function but returned an awaitable; make it `async def`")
     return value
-
-
-def _timeout_error(call: Call) -> TimeoutError:
-    return TimeoutError(f"{call.spec.name} took longer than {call.spec.timeout_s} s")
 
 
 def _retrieve(body: asyncio.Future[Any]) -> None:

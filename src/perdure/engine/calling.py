@@ -93,7 +93,8 @@ class Calling:
         """Number a call now; its body starts when it is awaited and everything before it is released."""
         self.drive.check_open()
         index = scope.next_index()
-        text = self._bounded(spec, spec.arguments(args, kwargs))
+        limits = self.drive.settings.limits
+        text = limits.check_payload(f"the arguments of {spec.name!r}", spec.arguments(args, kwargs))
         call = Call(spec, scope.path, index, *own_copy(args, kwargs), text, codec.digest(text))
         self.register(call)
         return call
@@ -122,20 +123,13 @@ class Calling:
     async def wait(self, call: Call) -> Any:
         """Wait for a call's outcome, in its recorded turn. A cancelled wait gives the call up."""
         self.drive.check_open()
-        future = call.future = self.drive.loop.create_future()
         if not call.context:
             call.context = contextvars.copy_context()
         self.drive.to_start.append(call)
-        try:
-            outcome: Outcome = await future
-        except asyncio.CancelledError:
-            self.drive.check_open_or_cancelled()
-            self.give_up(call)
-            raise
-        return self.reveal(call, outcome)
+        return await self.wait_recorded(call)
 
     async def wait_recorded(self, call: Call) -> Any:
-        """Wait for the turn of an outcome that is recorded already; nothing starts."""
+        """Wait for an outcome in its turn, of a call that is started already or recorded."""
         self.drive.check_open()
         future = call.future = self.drive.loop.create_future()
         try:
@@ -265,11 +259,3 @@ class Calling:
             self.drive.complete(call, Outcome(OutcomeKind.CANCELLED, None))
         self.drive.recorder.mark_abandoned(self.drive.questions.give_up(call))
         self.drive.bodies.stop(call)
-
-    def _bounded(self, spec: CallSpec, text: str) -> str:
-        most = self.drive.settings.limits.max_payload_bytes
-        if len(text) > most:
-            raise DurableLimitError(
-                f"the arguments of {spec.name!r} have {len(text)} bytes, more than limits.max_payload_bytes ({most})"
-            )
-        return text

@@ -22,6 +22,7 @@ from perdure.core import keys
 from perdure.core.fold import Operation
 from perdure.core.records import InterruptRow, Kind, OutcomeKind, RunChange
 from perdure.core.states import Status
+from perdure.engine import doubts
 from perdure.engine.bodies import Bodies
 from perdure.engine.calling import CODE_DIFFERS, Calling
 from perdure.engine.calls import Call, Outcome
@@ -355,12 +356,7 @@ class Drive:
         """Everything recorded is released. Before anything new begins, doubts and differences stop the run."""
         doubtful = self.journal.in_doubt()
         if doubtful is not None:
-            self._differs(
-                doubtful,
-                f"{doubtful.kind} {doubtful.name!r} was begun and its end is not known; it is "
-                "recovery='manual', so a person decides: "
-                f"repeat it with repeat_operation={self.operation_id(doubtful.key)!r}, or cancel the run",
-            )
+            self.need_attention(doubts.in_doubt(self.run_id, doubtful.name, doubtful.key))
             return False
         for call in (*self.to_start, *self.open.values()):
             op = self.journal.operations.get(call.key)

@@ -14,7 +14,7 @@ from perdure.core import codec, keys
 from perdure.core.records import Kind, RunChange
 from perdure.core.states import Status
 from perdure.engine.calls import Call, Outcome
-from perdure.errors import DurableLimitError, DurableRecoveryError, PerdureError, RunLost, UnawaitedOperation
+from perdure.errors import DurableRecoveryError, PerdureError, RunLost, UnawaitedOperation
 
 if TYPE_CHECKING:
     from perdure.engine.drive import Drive
@@ -120,9 +120,7 @@ class Ending:
 
     def _encode_result(self, value: Any) -> tuple[Status, str | None, BaseException | None]:
         try:
-            data = self.drive.plan.runner.encode_output(value)
-            if len(data) > self.drive.settings.limits.max_payload_bytes:
-                raise DurableLimitError(f"the result has {len(data)} bytes, more than limits.max_payload_bytes")
+            data = self.drive.settings.limits.check_payload("the result", self.drive.plan.runner.encode_output(value))
         except PerdureError as error:
             return Status.FAILED, codec.encode_error(error), error
         return Status.COMPLETED, data, None

@@ -18,12 +18,13 @@ from typing import Any
 from perdure.core import codec, recovery, retry
 from perdure.core.fold import Phase
 from perdure.core.records import OutcomeKind, Recovery
+from perdure.engine import doubts
 from perdure.engine.bodies import encode_value, launch
 from perdure.engine.calling import own_copy
 from perdure.engine.calls import Call, CallSpec, Outcome
 from perdure.engine.context import BodyScope, Line, place, signal_of
 from perdure.engine.drive import Drive
-from perdure.errors import DurableRecoveryError, InterruptSignal, PerdureError, RunLost
+from perdure.errors import InterruptSignal, PerdureError, RunLost
 
 
 def make(scope: BodyScope, spec: CallSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Line]:
@@ -44,14 +45,7 @@ def recorded(drive: Drive, call: Call) -> Outcome | None:
         assert op is not None
         return Outcome(OutcomeKind(op.outcome or OutcomeKind.VALUE), op.data)
     if action is recovery.Action.DOUBT:
-        raise drive.fault_from_body(
-            DurableRecoveryError(
-                f"run {drive.run_id}: {call.spec.name!r} was begun and its end is not known; it is "
-                "recovery='manual', so a "
-                f"person decides: repeat it with repeat_operation={drive.operation_id(call.key)!r}, or cancel the run",
-                drive.operation_id(call.key),
-            )
-        )
+        raise drive.fault_from_body(doubts.in_doubt(drive.run_id, call.spec.name, call.key))
     if op is not None:
         call.attempt = op.attempt + 1 if action is recovery.Action.WAIT else max(1, op.attempt)
     return None
@@ -227,15 +221,8 @@ async def _timed_out(drive: Drive, call: Call, body: asyncio.Future[Any]) -> Out
     """Its time is up: an attempt has failed, unless nobody may try again without knowing what it has done."""
     op = drive.journal.operations[call.key]
     if (op.recovery or call.spec.recovery) == Recovery.MANUAL:
-        raise drive.fault_from_body(
-            DurableRecoveryError(
-                f"run {drive.run_id}: {call.spec.name!r} took longer than its limit; it is "
-                "recovery='manual' and its effect "
-                "is not known, so a person decides",
-                drive.operation_id(call.key),
-            )
-        )
-    return await _failed(drive, call, TimeoutError(f"{call.spec.name} took longer than {call.spec.timeout_s} s"))
+        raise drive.fault_from_body(doubts.out_of_time(drive.run_id, call.spec.name, call.key))
+    return await _failed(drive, call, doubts.time_is_up(call.spec))
 
 
 async def _failed(drive: Drive, call: Call, error: Exception) -> Outcome | None:

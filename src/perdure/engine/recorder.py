@@ -146,14 +146,12 @@ class Recorder:
         )
 
     def _bounded(self, call: Call, outcome: Outcome) -> Outcome:
-        most = self._limits.max_payload_bytes
-        if outcome.data is None or len(outcome.data) <= most:
-            return outcome
-        error = DurableLimitError(
-            f"the result of {call.spec.name!r} has {len(outcome.data)} bytes, more than "
-            f"limits.max_payload_bytes ({most})"
-        )
-        return Outcome(OutcomeKind.ERROR, codec.encode_error(error))
+        if outcome.data is not None:
+            try:
+                self._limits.check_payload(f"the result of {call.spec.name!r}", outcome.data)
+            except DurableLimitError as error:
+                return Outcome(OutcomeKind.ERROR, codec.encode_error(error))
+        return outcome
 
     # When it is durable.
 
