@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.support.engines import HASTY, Gate, Turns, journal_of, opened, record_that
+from tests.support.engines import HASTY, Gate, Turns, journal_of, opened, record_that, records_of
 
 from perdure import DurableRecoveryError, Resume, RetryPolicy, idempotent, interrupt, step, workflow
 from perdure.engine.engine import Engine
@@ -295,6 +295,33 @@ async def test_rule_no_attempt_of_a_sync_call_inside_a_body_starts_beside_a_thre
 
 
 # --- identity -----------------------------------------------------------------------------------------
+
+
+async def test_rule_the_delay_before_an_attempt_inside_a_body_survives_the_worker(engine: Engine, store_url: str):
+    """The body begins again at once, and comes to the call again: its next attempt is as late as it was to be."""
+
+    @step(name="inside.lucky", retries=RetryPolicy(max_attempts=2, initial_delay_s=1.0, max_delay_s=1.0, jitter=0.0))
+    async def second_time_lucky() -> str:
+        ran.append("attempt")
+        if len(ran) == 1:
+            raise OSError("first")
+        return "lucky"
+
+    @step(name="inside.around_lucky")
+    async def around() -> str:
+        return await second_time_lucky()
+
+    @workflow(name="inside.waits_on")
+    async def flow() -> str:
+        return await around()
+
+    async with opened(store_url, HASTY) as first:
+        run_id = await first.start(flow)
+        failed = await record_that(first, run_id, type="attempt_failed")
+    assert (await engine.run(flow, execution_id=run_id)).output == "lucky"
+    again = [r for r in await records_of(engine, run_id) if (r.type, r.attempt, r.path) == ("started", 2, failed.path)]
+    assert [r.clock_s - failed.clock_s >= 1.0 for r in again] == [True]
+    assert ran == ["attempt", "attempt"]
 
 
 async def test_rule_tasks_of_a_body_may_come_in_another_order_after_a_crash(engine: Engine, store_url: str):

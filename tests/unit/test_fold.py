@@ -83,8 +83,10 @@ def test_a_later_start_never_relaxes_the_saved_policy():
 
 
 def test_a_failed_attempt_waits_for_its_next():
-    op = fold([stored(1, "started"), stored(2, "attempt_failed", wait_s=9.0, data='"e"')]).operations["0"]
+    failed = stored(2, "attempt_failed", wait_s=9.0, data='"e"', clock_s=100.0)
+    op = fold([stored(1, "started", clock_s=10.0), failed]).operations["0"]
     assert (op.phase, op.wait_s, op.error) == (Phase.RETRYING, 9.0, '"e"')
+    assert [op.left_s(at) for at in (100.0, 104.0, 120.0)] == [9.0, 5.0, 0.0]  # from its end, not from its start
 
 
 def test_a_suspended_operation_is_answered_by_a_delivery():

@@ -55,6 +55,10 @@ class Operation:
     waits_for: str | None = None
     """Encoded list of the interrupt ids it was suspended on."""
 
+    def left_s(self, clock_s: float) -> float:
+        """Of the delay before its next attempt, at this time of the run."""
+        return max(0.0, (self.wait_s or 0.0) - (clock_s - self.clock_s))
+
     @property
     def is_completed(self) -> bool:
         return self.phase is Phase.COMPLETED
@@ -218,6 +222,7 @@ def _attempt_failed(journal: Journal, record: StoredRecord) -> None:
     op.attempt = record.attempt
     op.error = record.data
     op.wait_s = record.wait_s
+    op.clock_s = record.clock_s
     op.ended_at = record.at
     op.seq = record.seq
 

@@ -76,8 +76,7 @@ class Bodies:
             case recovery.Action.WAIT:
                 assert op is not None
                 call.attempt = op.attempt + 1
-                waited = self.drive.recorder.clock() - op.clock_s
-                self._schedule(call, max(0.0, (op.wait_s or 0.0) - waited))
+                self._schedule(call, op.left_s(self.drive.recorder.clock()))
             case recovery.Action.PARK:
                 self.drive.let_go(call)
                 self.drive.questions.park(call)

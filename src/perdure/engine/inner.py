@@ -61,11 +61,20 @@ async def run(scope: BodyScope, call: Call, line: Line) -> Any:
     scope.check_open(line)
     outcome = recorded(drive, call)
     if outcome is None:
+        await _until_due(drive, call)
         while outcome is None:
             await begin(drive, call)
             outcome = await _attempt(scope, call)
         await learnt(scope)
     return outcome.reveal(call.spec)
+
+
+async def _until_due(drive: Drive, call: Call) -> None:
+    """What is left of the delay after an attempt that failed in an earlier process, or before the body was begun
+    again."""
+    op = drive.journal.operations.get(call.key)
+    if op is not None and op.phase is Phase.RETRYING:
+        await asyncio.sleep(op.left_s(drive.recorder.clock()))
 
 
 async def elsewhere(drive: Drive, coro: Coroutine[Any, Any, Any]) -> Any:
