@@ -9,6 +9,7 @@ How a group is written is in `sqlite_group`.
 from __future__ import annotations
 
 import os
+import random
 import secrets
 import sqlite3
 import threading
@@ -295,8 +296,21 @@ class SqliteDriver:
             self._check_file()
             if self._beater is None:
                 # A heartbeat that a power cut takes back harms nobody, so it waits for no disk.
-                self._beater = self._connect(timeout_ms=_BUSY_MS, synchronous="NORMAL")
-            return SqliteSession(self._beater, 0.0).run("worker_beat", {"id": worker_id}) == 1
+                self._beater = self._connect(timeout_ms=0, synchronous="NORMAL")
+            return self._insist(lambda beater: SqliteSession(beater, 0.0).run("worker_beat", {"id": worker_id}) == 1)
+
+    def _insist(self, attempt: Callable[[sqlite3.Connection], T]) -> T:
+        """Try for as long as SQLite would wait for a lock, but more often: it looks ever more rarely, and among many
+        busy writers is always the last to come."""
+        assert self._beater is not None
+        deadline = time.monotonic() + _BUSY_MS / 1000
+        while True:
+            try:
+                return attempt(self._beater)
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF not in _BUSY_CODES or time.monotonic() > deadline:
+                    raise
+            time.sleep(random.uniform(0.001, 0.01))
 
     # --- the end ----------------------------------------------------------------------------------------
 
