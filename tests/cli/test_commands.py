@@ -229,7 +229,7 @@ def test_a_run_that_fails_is_retried(perdure: Perdure, at: tuple[str, str], tmp_
     retried = perdure("retry", "f", *runner, *at, "--json")
 
     assert retried.json["output"] == "found"
-    assert perdure("retry", "f", *runner, *at).code == Exit.INVALID
+    assert perdure("retry", "f", *runner, *at).code == Exit.ALREADY_RESUMED
 
 
 def test_an_operation_in_doubt_is_repeated_only_when_a_person_says_so(
@@ -325,7 +325,7 @@ def test_what_is_done_cannot_be_cancelled(perdure: Perdure, at: tuple[str, str],
 
     ended = perdure("cancel", paused, *at)
 
-    assert ended.code == Exit.CONFLICT
+    assert ended.code == Exit.ALREADY_RESUMED
     assert "completed" in ended.err
 
 

@@ -20,6 +20,7 @@ from tests.support.engines import (
 )
 
 from perdure import (
+    AlreadyResumed,
     ChainResumeError,
     RetryPolicy,
     SerializationError,
@@ -317,7 +318,7 @@ async def test_rule_only_a_failed_run_can_be_retried(engine: Engine):
         return await quick(1)
 
     await engine.run(flow, execution_id="r1")
-    with pytest.raises(ChainResumeError, match="completed"):
+    with pytest.raises(AlreadyResumed, match="completed"):
         await engine.retry(flow, "r1")
 
 

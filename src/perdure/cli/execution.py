@@ -202,7 +202,7 @@ def cancel(
     emit_lines(is_json, document, [] if is_over else [f"Run {run_id} {said}."])
     if is_over:
         complain(f"run {run_id} is {status}: there is nothing to cancel")
-        raise typer.Exit(Exit.CONFLICT)
+        raise typer.Exit(Exit.ALREADY_RESUMED)
 
 
 # --- following a run --------------------------------------------------------------------------------------

@@ -303,10 +303,10 @@ class Engine:
         """A new attempt of a failed run on the same journal: trailing errors are forgotten, everything else stands."""
         self._check_open()
         row = await self._get(execution_id)
+        if row.status in (Status.COMPLETED, Status.CANCELLED):
+            raise AlreadyResumed(execution_id, f"run {execution_id} is {row.status}; only a failed run can be retried")
         if row.status != Status.FAILED:
-            if row.status == Status.RUNNING:
-                raise RunBusy(execution_id)
-            raise ChainResumeError(f"run {execution_id} is {row.status}; only a failed run can be retried")
+            raise RunBusy(execution_id, f"run {execution_id} is {row.status}; only a failed run can be retried")
         await self._retry(row)
         return await self._follow_after(runner, execution_id)
 
