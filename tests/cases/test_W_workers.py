@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -126,21 +126,46 @@ async def test_W5_dead_worker_without_a_row(store_url: str, ledger: str) -> None
     assert shop.effects(ledger) == ["one", "two", "three"]
 
 
-async def test_W5_dead_worker_of_another_machine(
-    postgres_dsn: str, ledger: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From its call on we are on another machine than the processes begun before: their lock files are out of sight."""
+
+    def leave() -> None:
+        monkeypatch.setenv("TMPDIR", str(tmp_path))
+        monkeypatch.setattr(tempfile, "tempdir", None)
+
+    return leave
+
+
+async def test_W5_dead_worker_of_another_machine(postgres_dsn: str, ledger: str, elsewhere: Callable[[], None]) -> None:
     """Where no lock file says so, a worker is dead when its session is gone and its heartbeat missing, long before its
     lease is over."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # its file is out of our sight
     with held(postgres_dsn, ledger) as owner:
+        elsewhere()
         async with open_engine(postgres_dsn, settings=EngineSettings(lease_s=3600.0)) as engine:
             owner_id = await _owner(engine)
-            row = next(row for row in await engine.store.worker_list() if row.worker_id == owner_id)
             await _never_dead_for(engine, owner_id, beats=2)
+            row = next(row for row in await engine.store.worker_list() if row.worker_id == owner_id)
             owner.kill()
+            while (proof := await engine.store.worker_probe(row)) == "alive":  # until the server has seen it
+                await asyncio.sleep(0.01)
+            assert proof == "lost"
             await engine.recover([shop.three_effects])
-            assert await engine.store.worker_probe(row) == "lost"
     assert shop.effects(ledger) == ["one", "two", "three"]
+
+
+async def test_W5_run_of_a_dead_worker_of_another_machine_is_cancelled_at_once(
+    postgres_dsn: str, ledger: str, elsewhere: Callable[[], None]
+) -> None:
+    """An engine that has just been opened has not seen the heartbeat stand still; it looks for as long as it takes."""
+    with held(postgres_dsn, ledger) as owner:
+        elsewhere()
+        async with open_engine(postgres_dsn, settings=EngineSettings(lease_s=3600.0)) as engine:
+            assert await engine.cancel("w") == "running", "its owner lives, and will end it"
+            owner.kill()
+            while await engine.cancel("w") != "cancelled":  # until the server has seen it
+                await asyncio.sleep(0.01)
+    assert shop.effects(ledger) == []
 
 
 async def test_W5_restart_is_another_worker(store_url: str, ledger: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import stat
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -169,26 +170,77 @@ def test_worker_probe_sees_a_living_process_through_its_file(
     assert peer.worker_probe(row) == "lost"
 
 
-@pytest.mark.parametrize("is_link", [False, True], ids=["open to others", "a link"])
-def test_a_directory_that_is_not_ours_alone_proves_nothing(
-    is_link: bool, postgres_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Others could lock, or remove, what lies there: such a directory is not used, and the server decides."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    directory = tmp_path / f"perdure-{os.getuid()}"
-    if is_link:
-        (tmp_path / "elsewhere").mkdir(mode=0o700)
-        directory.symlink_to(tmp_path / "elsewhere")
-    else:
-        directory.mkdir()
-        directory.chmod(0o777)
-    driver = opened(postgres_dsn)
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A temporary directory of the test's own, and in it the path of the lock files' directory."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return tmp_path / f"perdure-{os.getuid()}"
+
+
+def assert_only_the_server_proves(dsn: str) -> None:
+    driver = opened(dsn)
     row = replace(registered(driver), host=host_name(), boot_id=boot_id())
     assert "|" not in (row.lock or "|")
     assert driver.worker_probe(row) == "alive"
     driver.worker_unlock("w1")
     assert driver.worker_probe(row) == "lost"
     driver.close()
+
+
+def test_lock_files_lie_in_a_directory_of_our_own(place: Path, postgres_dsn: str) -> None:
+    """What is old there and held by nobody is removed; what is held stays, however old."""
+    first = opened(postgres_dsn)
+    registered(first)
+    (held,) = place.iterdir()
+    assert stat.S_IMODE(place.stat().st_mode) == 0o700
+    left, fresh = place / "0.worker-left", place / "0.worker-fresh"
+    for path in (left, fresh):
+        path.touch()
+    for path in (left, held):
+        os.utime(path, (0, 0))
+    second = opened(postgres_dsn)
+    assert set(place.iterdir()) == {held, fresh}
+    first.close()
+    assert set(place.iterdir()) == {fresh}
+    second.close()
+
+
+@pytest.mark.parametrize("how", ["open to others", "a link", "a file"])
+def test_a_directory_that_is_not_ours_alone_proves_nothing(
+    how: str, place: Path, tmp_path: Path, postgres_dsn: str
+) -> None:
+    """Others could lock, or remove, what lies there: such a directory is not used, and the server decides."""
+    if how == "a link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        place.symlink_to(tmp_path / "elsewhere")
+    elif how == "a file":
+        place.touch()
+    else:
+        place.mkdir()
+        place.chmod(0o777)
+    assert_only_the_server_proves(postgres_dsn)
+
+
+def test_without_a_temporary_directory_the_server_proves(
+    place: Path, postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container whose file systems are read-only: `tempfile` has nothing to offer, or the current directory."""
+
+    def refuse() -> str:
+        raise FileNotFoundError("no usable temporary directory")
+
+    monkeypatch.setattr(tempfile, "gettempdir", refuse)
+    assert_only_the_server_proves(postgres_dsn)
+
+
+def test_the_current_directory_gets_no_lock_files(
+    postgres_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert_only_the_server_proves(postgres_dsn)
+    assert list(tmp_path.iterdir()) == []
 
 
 # --- notifications --------------------------------------------------------------------------------------

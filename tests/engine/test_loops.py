@@ -6,6 +6,7 @@ import asyncio
 import gc
 import subprocess
 import sys
+import threading
 import weakref
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,51 @@ async def test_rule_the_memory_of_a_completed_run_is_free_at_its_end(engine: Eng
         await freed(left, collects=False)
     finally:
         gc.enable()
+
+
+async def test_rule_the_memory_of_a_run_is_free_when_its_last_thread_has_ended(engine: Engine):
+    @step(name="loops.slow", timeout=0.05)
+    def slow() -> None:
+        released.wait(30)
+
+    @workflow(name="loops.overtaken")
+    async def overtaken() -> str:
+        try:
+            await slow()
+        except TimeoutError:
+            return "overtaken"
+        return "never"
+
+    released = threading.Event()
+    gc.disable()
+    try:
+        run_id = await engine.start(overtaken)
+        drive = engine.host.drives[run_id]
+        left = weakref.ref(drive)
+        await drive.ended
+        del drive
+        released.set()
+        await freed(left, collects=False)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
+async def test_rule_a_body_may_run_while_its_task_is_made(engine: Engine):
+    """On a loop with eager tasks: each step is performed once, and its result is what it returned."""
+    asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
+    ran: list[int] = []
+
+    @step(name="loops.eager", retries=2)
+    async def eager(n: int) -> int:
+        ran.append(n)
+        return n
+
+    @workflow(name="loops.eagerly")
+    async def eagerly() -> list[int]:
+        return [await eager(n) for n in range(3)]
+
+    assert (await engine.run(eagerly)).output == ran == [0, 1, 2]
 
 
 def test_rule_runs_of_a_loop_that_ended_without_closing_its_engine_are_taken_up(store_url: str):

@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 _PACKAGES = ("perdure", "greenlet", "pydantic", "typer", "rich", "psycopg", "psycopg-pool")
 _LOW_BYTES = 200 * 1024 * 1024
 _MAX_RUNS = 10_000
+_PROOFS = {
+    "alive": ("ok", "alive"),
+    "unknown": ("ok", "its lease decides"),
+    "lost": ("warn", "its session is gone; the next worker takes its runs unless it comes back at once"),
+    "dead": ("warn", "dead; the next worker takes its runs"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +127,10 @@ async def _workers(opened: Store) -> list[Finding]:
     for each in await opened.worker_list():
         proof = await opened.worker_probe(each)
         place = f"pid {each.pid} on {each.host}, {each.run_count} run{'' if each.run_count == 1 else 's'}"
-        is_dead = proof in ("dead", "lost")
-        if is_dead and each.run_count == 0:
+        if proof in ("dead", "lost") and each.run_count == 0:
             continue  # nothing is left to be done about it
-        if is_dead:
-            findings.append(Finding("worker", "warn", f"{place}: dead; the next worker takes its runs"))
-        else:
-            findings.append(Finding("worker", "ok", f"{place}: {'alive' if proof == 'alive' else 'its lease decides'}"))
+        level, says = _PROOFS[proof]
+        findings.append(Finding("worker", level, f"{place}: {says}"))
     return findings or [Finding("workers", "ok", "none at the moment")]
 
 

@@ -17,6 +17,7 @@ from perdure.cli.exits import Exit, exit_code
 from perdure.cli.output import complain, emit_lines, shown
 from perdure.cli.runners import load_runner
 from perdure.cli.values import decoded, parse_answer, parse_json, plain
+from perdure.engine.liveness import dead_owners
 from perdure.errors import ChainResumeError, InvalidInputError, OperationError
 
 if TYPE_CHECKING:
@@ -190,8 +191,9 @@ def cancel(
 
     async def work() -> tuple[str, bool]:
         async with session.reading(url) as opened:
-            # A run whose owner is proven dead is nobody's: it is cancelled now, not when somebody takes it up.
-            dead = [w.worker_id for w in await opened.worker_list() if await opened.worker_probe(w) == "dead"]
+            # A run whose owner is dead is nobody's: it is cancelled now, not when somebody takes it up.
+            found = await opened.run_get(run_id)
+            dead = [] if found is None else await dead_owners(opened, found.worker_id)
             row = await opened.run_cancel(run_id, cancelled_by=session.user(), dead_workers=dead)
             return row.status, row.cancel_requested
 

@@ -150,6 +150,9 @@ class Bodies:
         drive, scope = self.drive, call.scope
         if drive.is_closed or drive.told or call.is_given_up or call.is_timed_out or scope is None or scope.open_slot:
             return
+        body = asyncio.current_task()
+        if body is None or self._running.get(call) is not body:  # an eager task, that ran while it was made
+            return
         outcome = encode_value(call, value)
         assert call.on_done is not None
         self._running.pop(call).remove_done_callback(call.on_done)
@@ -165,7 +168,9 @@ class Bodies:
         if scope is not None and scope.call.body is body:
             scope.is_closed = True
         if drive.ended.done():
+            self._late.discard(body)
             _retrieve(body)
+            drive.dispose()
             return
         if body in self._late:
             self._late.discard(body)

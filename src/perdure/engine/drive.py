@@ -423,14 +423,15 @@ class Drive:
         if not self.ended.done():
             self.ended.set_result(end)
             self.tell(end)
-            self.real_loop.call_soon(self._dispose)
+            self.real_loop.call_soon(self.dispose)
 
-    def _dispose(self) -> None:
-        """Take apart what refers to itself, so that the memory of an ended run is free at once and no collector has to
-        look for it. Not while a thread of it goes on, which will come back here."""
+    def dispose(self) -> None:
+        """Take apart what refers to itself, so that the memory of a completed run is free at once and no collector has
+        to look for it. While a body or a thread of it goes on, nothing: its end comes back here."""
         self.loop.dispose()
         if self.bodies.is_any_left or self.late_threads:
             return
+        self.bodies.drop_unstarted()
         gone = cast(Drive, Gone(self.run_id))
         for part in (self.bodies, self.questions, self.timers, self.calling, self.ending):
             part.drive = gone

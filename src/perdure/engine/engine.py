@@ -21,6 +21,7 @@ from perdure.engine.context import TaskScope, current
 from perdure.engine.drive import Drive
 from perdure.engine.ending import DriveEnd
 from perdure.engine.host import Host, digest_of_input, new_run_id
+from perdure.engine.liveness import dead_owners
 from perdure.engine.results import RunResult, forked_interrupt, question_dict, result_of
 from perdure.engine.runner import Runner
 from perdure.engine.streams import Event, stream
@@ -383,9 +384,10 @@ class Engine:
         """Ask for a run to be cancelled; durable when this returns. Returns the run's status at that moment: an owned
         run becomes cancelled as soon as its owner notices, and cannot end otherwise any more."""
         self._check_open()
-        await self._get(execution_id)
         by = None if cancelled_by is None else ids.check_id(cancelled_by, "cancelled_by")
-        row = await self.store.run_cancel(execution_id, cancelled_by=by, dead_workers=await self.host.dead_workers())
+        owner = (await self._get(execution_id)).worker_id
+        dead = [] if owner == self.host.worker_id else await dead_owners(self.store, owner)
+        row = await self.store.run_cancel(execution_id, cancelled_by=by, dead_workers=dead)
         if execution_id in self.host.drives:
             await self.host.take_facts()
         self.host.news.tell()

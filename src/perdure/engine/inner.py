@@ -191,6 +191,8 @@ def _leave_behind(drive: Drive, call: Call, body: asyncio.Future[Any]) -> None:
 def _ended_alone(drive: Drive, call: Call, body: asyncio.Future[Any]) -> None:
     """A body ended after its caller had gone: recorded, or noted if its attempt was recorded as failed."""
     drive.late_threads.pop(call.key, None)
+    if drive.ended.done():
+        drive.dispose()
     error = None if body.cancelled() else body.exception()
     if body.cancelled() or not drive.can_record or not isinstance(error, Exception | None):
         return

@@ -87,6 +87,7 @@ class RunLoop(asyncio.AbstractEventLoop):
 
     def __init__(self, drive: Drive, context: contextvars.Context) -> None:
         self._drive = drive
+        self._thread_id = drive.thread_id
         self._context = context
         self._ready: collections.deque[asyncio.Handle] = collections.deque()
         self._stack: greenlet.greenlet | None = None
@@ -160,7 +161,7 @@ class RunLoop(asyncio.AbstractEventLoop):
 
     def current_scope(self) -> TaskScope:
         """The scope of the running task; code in plain callbacks has no place of its own."""
-        if threading.get_ident() != self._drive.thread_id:
+        if threading.get_ident() != self._thread_id:
             raise RuntimeError("a durable call from a thread that workflow code made: put the thread into a step")
         task = asyncio.current_task(self)
         if task is None:
@@ -179,8 +180,11 @@ class RunLoop(asyncio.AbstractEventLoop):
 
     def _inside(self, work: Callable[[], None]) -> None:
         """Run `work` with this loop as the running one; asynchronous generators of user code are not the real
-        loop's."""
+        loop's. A task of the real loop that we are in is left meanwhile: a thread runs one task at a time."""
         outer = asyncio._get_running_loop()
+        task = None if outer is None else asyncio.current_task(outer)
+        if outer is not None and task is not None:
+            asyncio._leave_task(outer, task)
         hooks = sys.get_asyncgen_hooks()
         asyncio._set_running_loop(self)
         sys.set_asyncgen_hooks(None, None)
@@ -189,6 +193,8 @@ class RunLoop(asyncio.AbstractEventLoop):
         finally:
             asyncio._set_running_loop(outer)
             sys.set_asyncgen_hooks(*hooks)
+            if outer is not None and task is not None:
+                asyncio._enter_task(outer, task)
 
     def _drain_on_stack(self) -> None:
         while self._ready and not self.is_held and not self.is_spinning:

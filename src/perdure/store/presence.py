@@ -97,6 +97,16 @@ class Presence:
         return f"{self._database}.worker-{name}"
 
 
+def remove_free(path: str) -> None:
+    """Remove a lock file unless somebody holds it. Raises `OSError` if it is held or gone."""
+    handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.unlink(path)
+    finally:
+        os.close(handle)
+
+
 def _lock_file(path: str) -> tuple[int, int]:
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
