@@ -280,14 +280,21 @@ async def program(data: list[Any]) -> Trace:
     return trace
 
 
+def _has(node: Node, kind: str) -> bool:
+    return node.kind == kind or any(_has(child, kind) for child in node.children)
+
+
 def as_input(nodes: list[Node]) -> list[Any]:
     """A program as the workflow's input; labels are numbered through, so that each statement is one of a
     kind."""
     counter = iter(range(1, 10_000))
+    has_timeout = any(_has(node, "timeout") for node in nodes)
 
     def number(node: Node, is_in_group: bool = False) -> Node:
-        # A task group cancels its other tasks when one fails; what was cancelled is another subject than a retry.
-        kind = "step" if node.kind == "flaky" and is_in_group else node.kind
+        # A task group cancels its other tasks when one fails; what was cancelled is another subject than a retry. Of a
+        # run that fails, what still runs is awaited and recorded; so it would be a race which ends first, the run or
+        # the time of a time limit.
+        kind = "step" if node.kind == "flaky" and (is_in_group or has_timeout) else node.kind
         is_in_group = is_in_group or node.kind == "group"
         label = next(counter) * 10
         return Node(kind, label, node.count, tuple(number(child, is_in_group) for child in node.children))
