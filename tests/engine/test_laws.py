@@ -555,7 +555,7 @@ async def test_law_13_a_completed_run_is_not_changed_by_anything(engine: Engine)
     assert await engine.cancel("r1") == "completed"
     with pytest.raises(AlreadyResumed):
         await engine.resume(echoing, "r1", resume_value=YES)
-    with pytest.raises(ChainResumeError):
+    with pytest.raises(AlreadyResumed):
         await engine.retry(echoing, "r1")
     await engine.recover([echoing])
     assert (await records_of(engine, "r1"), await row_of(engine, "r1")) == before
@@ -568,7 +568,7 @@ async def test_law_13_a_cancelled_run_never_becomes_anything_else(engine: Engine
     await status_that(engine, run_id, "cancelled")
     gate.open()
     for call in (engine.resume, engine.retry):
-        with pytest.raises((AlreadyResumed, ChainResumeError)):
+        with pytest.raises(AlreadyResumed):
             await call(holding, run_id)
     await engine.recover([holding])
     assert (await row_of(engine, run_id)).status == "cancelled"
