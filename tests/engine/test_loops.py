@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,21 +74,29 @@ async def test_rule_a_run_that_has_left_memory_leaves_nothing_behind(engine: Eng
     await freed(left)
 
 
-async def test_rule_the_memory_of_a_completed_run_is_free_at_its_end(engine: Engine):
-    """Without the collector: many short runs would make it stop the loop for as long as all of them together."""
-    gate.open()
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """What is freed is freed because nothing refers to it, not even itself."""
     gc.disable()
-    try:
-        run_id = await engine.start(holding)
-        drive = engine.host.drives[run_id]
-        left = weakref.ref(drive)
-        await drive.ended
-        del drive
-        await freed(left, collects=False)
-    finally:
-        gc.enable()
+    yield
+    gc.enable()
 
 
+async def ended(engine: Engine, flow: Any) -> weakref.ref[Any]:
+    """Run it to its end; a weak reference to its drive."""
+    drive = engine.host.drives[await engine.start(flow)]
+    await drive.ended
+    return weakref.ref(drive)
+
+
+@pytest.mark.usefixtures("no_collector")
+async def test_rule_the_memory_of_a_completed_run_is_free_at_its_end(engine: Engine):
+    """Else many short runs would make the collector stop the loop for as long as all of them together."""
+    gate.open()
+    await freed(await ended(engine, holding), collects=False)
+
+
+@pytest.mark.usefixtures("no_collector")
 async def test_rule_the_memory_of_a_run_is_free_when_its_last_thread_has_ended(engine: Engine):
     @step(name="loops.slow", timeout=0.05)
     def slow() -> None:
@@ -102,17 +111,10 @@ async def test_rule_the_memory_of_a_run_is_free_when_its_last_thread_has_ended(e
         return "never"
 
     released = threading.Event()
-    gc.disable()
-    try:
-        run_id = await engine.start(overtaken)
-        drive = engine.host.drives[run_id]
-        left = weakref.ref(drive)
-        await drive.ended
-        del drive
-        released.set()
-        await freed(left, collects=False)
-    finally:
-        gc.enable()
+    left = await ended(engine, overtaken)
+    assert left() is not None, "its thread goes on"
+    released.set()
+    await freed(left, collects=False)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
