@@ -38,7 +38,7 @@ def test_random_programs_killed_at_random_equal_their_undisturbed_run(
     report, found = Report(), []
     for number in range(_PROGRAMS):
         program = random_program(choose)
-        explorer = Explorer(program, zygote, sites, tmp_path / f"program{number}")
+        explorer = Explorer(program, zygote, sites, tmp_path / f"program{number}", may_miss=True)
         reference, points = explorer.undisturbed()
         of_program = explorer.explore([*sample(points, _SAMPLE, choose), *pairs(points, _PAIRS, choose)], reference)
         report.points += len(points)
@@ -46,6 +46,7 @@ def test_random_programs_killed_at_random_equal_their_undisturbed_run(
         report.pairs += of_program.pairs
         found += [f"program {json.dumps(program.value)}: {finding}" for finding in of_program.findings]
 
+    assert report.kills > _PROGRAMS * (_SAMPLE + _PAIRS) // 2, "hardly anybody was killed"
     record_property("store", sites[0].kind)
     record_property("programs", _PROGRAMS)
     record_property("points", report.points)
