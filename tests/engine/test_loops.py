@@ -117,6 +117,82 @@ async def test_rule_the_memory_of_a_run_is_free_when_its_last_thread_has_ended(e
     await freed(left, collects=False)
 
 
+async def test_rule_workflow_code_runs_in_no_task_of_the_real_loop(engine: Engine):
+    """A thread runs one task at a time (Python 3.14 insists), though a body hands its result on inside its own."""
+    real = asyncio.get_running_loop()
+
+    @step(name="loops.plain")
+    async def plain() -> bool:
+        return asyncio.current_task() is not None
+
+    @workflow(name="loops.alone")
+    async def alone() -> list[bool]:
+        found = [asyncio.current_task(real) is None]
+        for _ in range(3):
+            found += [await plain(), asyncio.current_task(real) is None]
+        return found
+
+    assert (await engine.run(alone)).output == [True] * 7
+
+
+async def test_rule_a_body_that_cancelled_itself_is_forgotten_with_its_run(engine: Engine):
+    """Whether the loop is being closed under it is looked at a second later: of a lost run nobody looks."""
+
+    @step(name="loops.self_cancelled")
+    async def self_cancelled() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    @workflow(name="loops.doubted")
+    async def doubted() -> None:
+        await self_cancelled()
+
+    drive = engine.host.drives[await engine.start(doubted)]
+    while not drive.bodies._cancelled:
+        await asyncio.sleep(0)
+    (looks,) = drive.bodies._cancelled.values()
+    drive.abandon("lost")
+    await drive.ended
+    while not looks.cancelled():
+        await asyncio.sleep(0)
+
+
+async def test_rule_what_a_task_left_behind_does_at_its_end_meets_no_error(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+):
+    """It refused to end at a pause; when it is collected, its time limit is cancelled and its own clean-up runs."""
+    unraisable: list[object] = []
+    cleaned: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+
+    async def stubborn() -> None:
+        try:
+            async with asyncio.timeout(3600):
+                while True:
+                    try:
+                        await asyncio.Event().wait()
+                    except asyncio.CancelledError:
+                        pass
+        finally:
+            cleaned.append("up")
+
+    @workflow(name="loops.leaving")
+    async def leaving() -> None:
+        task = asyncio.create_task(stubborn())
+        await asyncio.sleep(0)
+        interrupt("go on?")
+        await task
+
+    assert (await engine.run(leaving)).status == "paused"
+    async with asyncio.timeout(20):
+        while not cleaned:
+            await asyncio.sleep(0)
+            gc.collect()
+    assert unraisable == []
+
+
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
 async def test_rule_a_body_may_run_while_its_task_is_made(engine: Engine):
     """On a loop with eager tasks: each step is performed once, and its result is what it returned."""
