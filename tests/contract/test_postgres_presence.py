@@ -173,7 +173,7 @@ def test_worker_probe_sees_a_living_process_through_its_file(
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A temporary directory of the test's own, and in it the path of the lock files' directory."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", f"{tmp_path}/")  # with a slash, as macOS has it
     monkeypatch.setattr(tempfile, "tempdir", None)
     return tmp_path / f"perdure-{os.getuid()}"
 

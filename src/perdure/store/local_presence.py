@@ -39,9 +39,10 @@ def open_presence(store: str) -> Presence | None:
 
 def _is_lasting(parent: Path) -> bool:
     """Not the current directory, which `tempfile` takes when there is nothing else, and not on a network."""
-    given = {os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP")} | {"/tmp", "/var/tmp", "/usr/tmp"}
+    given = [os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP")]
+    places = {os.path.abspath(place) for place in (*given, "/tmp", "/var/tmp", "/usr/tmp") if place}
     mounts = filesystem.current_mountinfo()
-    return str(parent) in given and filesystem.network_type(os.path.realpath(parent), mounts) is None
+    return str(parent) in places and filesystem.network_type(os.path.realpath(parent), mounts) is None
 
 
 def _sweep(directory: Path) -> None:

@@ -73,14 +73,15 @@ class PostgresDriver:
         self._is_closed = False
         with _opening():
             connection = connect(self._info)
-            pooled = is_pooled(connection)
-            self._is_preparing = not pooled if parsed.prepare is None else parsed.prepare
-            self._is_direct = not pooled
-            self._adopt(connection)
         try:
+            with _opening():
+                pooled = is_pooled(connection)
+                self._is_preparing = not pooled if parsed.prepare is None else parsed.prepare
+                self._is_direct = not pooled
+                self._adopt(connection)
             self._direct_info = self._choose_direct(parsed.direct, pooled)
         except BaseException:
-            self._drop_writer()
+            connection.close()
             raise
 
     def setup(self) -> None:

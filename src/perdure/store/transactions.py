@@ -302,16 +302,17 @@ def _append(session: Session, run_id: str, root_id: str, records: Sequence[Recor
 
 
 def _append_one_each(session: Session, records: Sequence[tuple[str, str, Record]]) -> None:
-    """Append a record each to many runs (run id, root id, record), in few statements if they are roots."""
+    """Append a record each to many runs (run id, root id, record), in few statements if they are roots. Other roots are
+    locked ascending."""
     roots = {run_id: record for run_id, root_id, record in records if run_id == root_id}
     if roots:
         taken = session.all("seq_take_one_each", {"run_ids": list(roots)})
         session.insert_records(
             [row for run_id, seq in taken for row in rows.record_rows(run_id, seq, [roots[run_id]], session.now)]
         )
-    for run_id, root_id, record in records:
-        if run_id != root_id:
-            _append(session, run_id, root_id, [record])
+    below = [each for each in records if each[0] != each[1]]
+    for run_id, root_id, record in sorted(below, key=lambda each: each[1]):
+        _append(session, run_id, root_id, [record])
 
 
 def _open_question(session: Session, run: RunRow, interrupt_id: str) -> InterruptRow:
