@@ -10,7 +10,11 @@ PerdureError
 ├── RunBusy                     somebody is running it
 ├── OperationError              what an operation raised, when its class cannot be rebuilt
 ├── UnawaitedOperation          the workflow returned while calls were not awaited
-├── ChainError
+├── ChainError                  a chain is built, or a run of one used, in a way it cannot be
+│   ├── ChainCycleError         a cycle has reached its bound
+│   ├── ChainRoutingError       no edge leads on from a node
+│   ├── ChainStateError         the state does not fit its schema
+│   ├── ChainTemplateError      a template or an expression names what is not there
 │   ├── ChainResumeError        the run cannot be resumed or forked like this
 │   └── ChainCheckpointError    no such run or checkpoint (also a DurableNotFoundError)
 ├── DurableRunError             the result of a failed or cancelled run
@@ -134,6 +138,39 @@ class ChainError(PerdureError):
     """A chain, or a runner resumed like one, was used in a way it cannot be."""
 
     code = "chain_error"
+
+
+class ChainCycleError(ChainError):
+    """A cycle has run as often as it may, and its exit condition is still false. The run has failed; what it has
+    recorded stands."""
+
+    code = "chain_cycle"
+
+
+class ChainRoutingError(ChainError):
+    """A node has completed and no edge leads on from it, in a chain that demands one. Its result is recorded."""
+
+    code = "chain_routing"
+
+
+class ChainStateError(ChainError):
+    """The state, or a node's input or output, does not fit its schema. `field` names the key."""
+
+    code = "chain_state"
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+
+
+class ChainTemplateError(ChainError):
+    """A template or an expression cannot be read, or names a path that is not there. `path` is that path or text."""
+
+    code = "chain_template"
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(f"{path}: {message}")
+        self.path = path
 
 
 class ChainResumeError(ChainError):

@@ -45,10 +45,11 @@ async def test_append_keeps_every_field_of_a_record(store: Store) -> None:
     record = Record(
         type="completed", path="a/~1!", index=7, kind="step", name="Ünïcode", digest="f" * 64,
         recovery="manual", attempt=3, outcome="error", data='["\\u0000"]', wait_s=1.5, clock_s=0.1,
+        state='{"from":""}',
     )  # fmt: skip
     await owner.write(record, Record(type="note"))
     stored = (await store.record_list("r1", after=1))[0]
-    assert stored[2:14] == tuple(record)
+    assert stored[2:15] == tuple(record)
 
 
 async def test_append_numbers_records_without_gaps_in_order(store: Store) -> None:

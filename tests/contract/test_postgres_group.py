@@ -70,7 +70,7 @@ def test_group_stores_texts_exactly(driver: PostgresDriver, other: Connection) -
     write(driver, batch(together, records))
     for run in (alone, together):
         rows = other.execute(
-            "SELECT type, path, idx, kind, name, digest, recovery, attempt, outcome, data, wait_s, clock_s "
+            "SELECT type, path, idx, kind, name, digest, recovery, attempt, outcome, data, wait_s, clock_s, state "
             "FROM record WHERE run_id = %s AND seq > 1 ORDER BY seq",
             (run.run_id,),
         ).fetchall()

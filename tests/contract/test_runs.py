@@ -399,7 +399,7 @@ async def test_run_fork_begins_with_copies(store: Store) -> None:
 async def test_run_fork_does_not_touch_its_source(store: Store) -> None:
     await failed(store, "r1")
     before = await store.run_load("r1")
-    records = [Record(*record[2:14]) for record in before.records]
+    records = [Record(*record[2:15]) for record in before.records]
     await store.run_fork(runs.new_run("fork", forked_from="r1", worker_id=None), records, [])
     after = await store.run_load("r1")
     assert (after.run, after.records, after.interrupts) == (before.run, before.records, before.interrupts)
@@ -434,3 +434,55 @@ async def test_facts_of_the_runs_a_worker_owns(store: Store) -> None:
     assert (await store.facts(runs.WORKER)).answers == []
     await owner.end("completed")
     assert (await store.facts(runs.WORKER)).cancels == []
+
+
+# --- a person changes the state -----------------------------------------------------------------------------------
+
+
+PATCH = Record(type="patched", data='{"state":{"amount":5}}')
+
+
+async def test_run_patch_appends_to_a_run_nobody_owns_and_leaves_its_status(store: Store) -> None:
+    await runs.waiting(store, "r1", "q1")
+    run = await store.run_patch("r1", [PATCH])
+    assert run.status == "waiting"
+    assert (await store.record_list("r1"))[-1].data == PATCH.data
+
+
+async def test_run_patch_of_an_owned_run_is_refused(store: Store) -> None:
+    await runs.created(store, "r1")
+    before = await store.record_list("r1")
+    with pytest.raises(RunBusy):
+        await store.run_patch("r1", [PATCH])
+    assert await store.record_list("r1") == before
+
+
+@pytest.mark.parametrize(
+    ("status", "error"), [("completed", AlreadyResumed), ("cancelled", AlreadyResumed), ("failed", RunBusy)]
+)
+async def test_run_patch_of_a_run_that_is_over_is_refused(store: Store, status: str, error: type[Exception]) -> None:
+    await (await runs.created(store, "r1")).end(status)
+    with pytest.raises(error):
+        await store.run_patch("r1", [PATCH])
+
+
+async def test_interrupt_answer_stores_a_patch_before_the_answers(store: Store) -> None:
+    await runs.waiting(store, "r1", "q1")
+    await store.interrupt_answer("r1", {"q1": '{"approved":true,"metadata":{}}'}, records=[PATCH])
+    assert (await runs.types(store, "r1"))[-3:] == ["patched", "answered", "status:pending"]
+
+
+async def test_interrupt_answer_with_a_patch_is_refused_while_somebody_owns_the_run(store: Store) -> None:
+    owner = await runs.created(store, "r1")
+    await owner.write(Record(type="suspended"), questions=[runs.question("q1")])
+    with pytest.raises(RunBusy):
+        await store.interrupt_answer("r1", {"q1": '{"approved":true,"metadata":{}}'}, records=[PATCH])
+    assert [row.status for row in await store.interrupt_list(run_id="r1")] == ["pending"]
+
+
+async def test_run_retry_and_run_reopen_take_a_patch(store: Store) -> None:
+    await (await runs.created(store, "r1")).end("failed")
+    await store.run_retry("r1", [PATCH])
+    await (await runs.created(store, "r2")).end("needs_attention")
+    await store.run_reopen("r2", [PATCH])
+    assert (await runs.types(store, "r1"))[-2:] == (await runs.types(store, "r2"))[-2:] == ["patched", "status:pending"]

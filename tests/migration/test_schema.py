@@ -21,7 +21,7 @@ TABLES = {
     "run": "id root_id parent_id runner kind version status fence worker_id seq entry_n input_digest due_at "
     "cancel_requested blocked_operation error attempt epoch forked_from forked_seq created_at updated_at "
     "ended_at",
-    "record": "run_id seq type path idx kind name digest recovery attempt outcome data wait_s clock_s at",
+    "record": "run_id seq type path idx kind name digest recovery attempt outcome data wait_s clock_s state at",
     "interrupt": "id run_id path idx slot reason context digest bind status answer answered_by created_at "
     "answered_at answer_seq delivered_at ordinal",
     "worker": "id host boot_id pid beat lock started_at ended_at",

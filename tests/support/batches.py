@@ -57,7 +57,7 @@ def write(driver: Driver, *batches: Batch) -> None:
 
 def step(n: int, data: str | None = '{"ok":true}') -> Record:
     """A record with something in every column."""
-    return Record("completed", "", n, "step", "trivial", "d" * 64, "idempotent", 1, "value", data, 0.5, 0.25)
+    return Record("completed", "", n, "step", "trivial", "d" * 64, "idempotent", 1, "value", data, 0.5, 0.25, "{}")
 
 
 def change(status: str, *, is_release: bool = True) -> tuple[Record, RunChange]:

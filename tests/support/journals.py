@@ -19,6 +19,7 @@ def stored(seq: int, type: str, path: str = "", index: int = 0, **columns: Any) 
         "data": None,
         "wait_s": None,
         "clock_s": 0.0,
+        "state": None,
         "at": float(seq),
         **columns,
     }

@@ -35,6 +35,7 @@ def test_types_of_records():
         "delivered",
         "completed",
         "dropped",
+        "patched",
         "answered",
         "repeat",
         "cancel",

@@ -54,6 +54,8 @@ class Operation:
     """Where its body was last recorded to begin; None if it never was."""
     waits_for: str | None = None
     """Encoded list of the interrupt ids it was suspended on."""
+    state: str | None = None
+    """What its end, or its question, made of the state; see `Record.state`."""
 
     def left_s(self, clock_s: float) -> float:
         """Of the delay before its next attempt, at this time of the run."""
@@ -70,7 +72,7 @@ class Operation:
 
 
 # Completions of these kinds are not released to a waiting task: their calls return at once.
-_IMMEDIATE = frozenset({Kind.VALUE.value, Kind.PATCH.value})
+_IMMEDIATE = frozenset({Kind.VALUE.value, Kind.PATCH.value, Kind.ROUTE.value})
 
 
 @dataclass(slots=True)
@@ -85,6 +87,8 @@ class Journal:
     """Calls made inside a body, by the path of the body, in the order they began."""
     patches: dict[str, bool] = field(default_factory=dict)
     interrupts: dict[tuple[str, int], dict[str, InterruptRow]] = field(default_factory=dict)
+    state_patches: list[Operation] = field(default_factory=list)
+    """What people changed in the state of a chain, in order; each is released in its turn, like a completion."""
     input_data: str | None = None
     result_data: str | None = None
     result_status: str | None = None
@@ -122,7 +126,7 @@ class Journal:
             for key in self.completions
             if (op := self.operations[key]).is_completed
             and op.outcome != OutcomeKind.CANCELLED
-            and op.kind not in _IMMEDIATE
+            and (op.kind not in _IMMEDIATE or op.path == keys.STATE_PATCHES)
             and not self.is_superseded(op.path)
         ]
 
@@ -231,6 +235,7 @@ def _suspended(journal: Journal, record: StoredRecord) -> None:
     op = journal.operations.get(keys.operation_key(record.path, record.index)) or _begin(journal, record)
     op.phase = Phase.SUSPENDED
     op.waits_for = record.data
+    op.state = record.state
     op.seq = record.seq
 
 
@@ -246,6 +251,7 @@ def _completed(journal: Journal, record: StoredRecord) -> None:
     op.phase = Phase.COMPLETED
     op.outcome = record.outcome
     op.data = record.data
+    op.state = record.state
     op.seq = record.seq
     op.ended_at = record.at
     op.clock_s = record.clock_s
@@ -268,6 +274,13 @@ def _dropped(journal: Journal, record: StoredRecord) -> None:
         journal.completions.remove(op.key)
 
 
+def _patched(journal: Journal, record: StoredRecord) -> None:
+    op = _begin(journal, record._replace(path=keys.STATE_PATCHES, index=len(journal.state_patches), kind=Kind.PATCH))
+    op.phase, op.outcome, op.data, op.ended_at = Phase.COMPLETED, OutcomeKind.VALUE, record.data, record.at
+    journal.state_patches.append(op)
+    journal.completions.append(op.key)
+
+
 def _repeat(journal: Journal, record: StoredRecord) -> None:
     op = journal.operations.get(keys.operation_key(record.path, record.index))
     if op is not None:
@@ -287,6 +300,7 @@ _HANDLERS: dict[str, Callable[[Journal, StoredRecord], None]] = {
     RecordType.DELIVERED: _delivered,
     RecordType.COMPLETED: _completed,
     RecordType.DROPPED: _dropped,
+    RecordType.PATCHED: _patched,
     RecordType.REPEAT: _repeat,
     RecordType.ANSWERED: _ignored,
     RecordType.CANCEL: _ignored,

@@ -6,7 +6,8 @@
 - A body (a step's, say) has its operation's key plus `!` as path: its calls are looked up, not ordered.
 - A question with a `key` has the path `<path of its workflow>/?<key>`, index 0.
 - An idempotency key has the path `@<name>:<digest>`, index 0.
-- A decision of `patched` has the path `%<name>`, index 0.
+- A decision of `patched` has the path `%<name>`, index 0; a chain's topology and the changes of its state are below `%/`.
+- A chain's node has its quoted id as path below the chain's; its n-th visit is index n.
 
 Names of people's own are percent-encoded, so that no `/` or `!` in them means anything, and keys are ASCII.
 """
@@ -49,6 +50,21 @@ def idempotency_path(name: str, digest: str) -> str:
 def patch_path(name: str) -> str:
     """The path under which a run's decision for `patched(name)` is recorded."""
     return "%" + quote(name, safe="")
+
+
+STATE_PATCHES = "%/state"
+"""The path of what people changed in a chain's state; no name of `patched` has a slash in it."""
+TOPOLOGY = "%/topology"
+"""The path of the chain's topology as it was when the run began."""
+
+
+def node_path(base: str, node_id: str) -> str:
+    """The path of a chain's node; its n-th visit has the key `<path>/n`. `~` would make it a task, a digit alone a
+    call."""
+    named = quote(node_id, safe="").replace("~", "%7E")
+    if named.isdigit():
+        named = f"%{ord(named[0]):X}{named[1:]}"
+    return f"{base}/{named}" if base else named
 
 
 def named_path(base: str, name: str) -> str:

@@ -25,6 +25,7 @@ class RecordType(StrEnum):
     DELIVERED = "delivered"  # an answer has entered a suspended operation; data: the interrupt id
     COMPLETED = "completed"  # outcome: value | error | cancelled; data: encoded
     DROPPED = "dropped"  # a trailing error is forgotten by a retry
+    PATCHED = "patched"  # a person changed the state of a chain; data: what is new
     ANSWERED = "answered"  # a person answered; data: interrupt id, who
     REPEAT = "repeat"  # a person decided to perform an operation in doubt again
     CANCEL = "cancel"  # a person asked to cancel
@@ -87,6 +88,9 @@ class Record(NamedTuple):
     data: str | None = None
     wait_s: float | None = None
     clock_s: float = 0.0
+    state: str | None = None
+    """What the record made of the state it belongs to, for people and forks (`core.snapshots`); replay of a chain reads
+    results through it where they are stored as a difference to the state."""
 
 
 class StoredRecord(NamedTuple):
@@ -106,6 +110,7 @@ class StoredRecord(NamedTuple):
     data: str | None
     wait_s: float | None
     clock_s: float
+    state: str | None
     at: float
 
 

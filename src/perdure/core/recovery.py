@@ -129,7 +129,7 @@ def fork_records(records: list[StoredRecord], upto: int) -> list[Record]:
     return [
         Record(*r[2:-1])
         for r in kept
-        if r.type == RecordType.SUBMITTED
+        if r.type in (RecordType.SUBMITTED, RecordType.PATCHED)
         or (r.path, r.index) in ended
         or (r.path, r.index) in timers
         or r.type == RecordType.DELIVERED
@@ -145,5 +145,6 @@ _FORKED = frozenset(
         RecordType.DELIVERED,
         RecordType.COMPLETED,
         RecordType.DROPPED,
+        RecordType.PATCHED,
     }
 )

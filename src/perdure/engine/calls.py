@@ -16,6 +16,11 @@ from perdure.core import codec, ids, keys
 from perdure.core.records import Kind, OutcomeKind, Recovery
 from perdure.core.retry import RetryPolicy
 from perdure.errors import (
+    ChainCycleError,
+    ChainError,
+    ChainRoutingError,
+    ChainStateError,
+    ChainTemplateError,
     DurableLimitError,
     IdempotencyError,
     InvalidInputError,
@@ -230,6 +235,11 @@ OWN_ERRORS: tuple[type[Exception], ...] = (
     DurableLimitError,
     UnawaitedOperation,
     OperationError,
+    ChainCycleError,
+    ChainRoutingError,
+    ChainStateError,
+    ChainTemplateError,
+    ChainError,
     PerdureError,
 )
 """Errors of Perdure that a run or a body may fail with; they are rebuilt like built-in ones."""

@@ -103,9 +103,17 @@ class JournalStore(Protocol):
         ...
 
     async def interrupt_answer(
-        self, run_id: str, answers: Mapping[str, str], *, answered_by: str | None = None, now: float | None = None
+        self,
+        run_id: str,
+        answers: Mapping[str, str],
+        *,
+        answered_by: str | None = None,
+        records: Sequence[Record] = (),
+        now: float | None = None,
     ) -> RunRow:
         """Store answers (interrupt id -> encoded Resume) and make the run runnable, in one transaction (law 4).
+        `records` (a patch of the state) go before the answers, and only into a run that nobody lives who owns:
+        `RunBusy` if somebody does.
 
         Every id must be an open question of the run, else nothing is stored: `DurableNotFoundError` for an id that is
         not the run's, `AlreadyResumed` if it is not open or the run is terminal. `waiting` becomes
@@ -161,7 +169,7 @@ class RunStore(Protocol):
         ...
 
     async def run_retry(self, run_id: str, drops: Sequence[Record]) -> RunRow:
-        """A failed run becomes pending again: `dropped` records appended, attempt+1, withdrawn and abandoned questions
+        """A failed run becomes pending again: `dropped` (and `patched`) records appended, attempt+1, withdrawn and abandoned questions
         open again under their ids (answered ones are undelivered again).
         Any other status: `RunBusy` if it is owned, `AlreadyResumed` if completed or cancelled."""
         ...
@@ -170,8 +178,14 @@ class RunStore(Protocol):
         """A run that needs attention becomes pending with a person's decision (`repeat` record)."""
         ...
 
-    async def run_reopen(self, run_id: str) -> RunRow:
-        """needs_attention -> pending without a decision (the code was mended). Other statuses unchanged."""
+    async def run_reopen(self, run_id: str, records: Sequence[Record] = ()) -> RunRow:
+        """needs_attention -> pending without a decision (the code was mended), after these records (a patch of the
+        state). Other statuses unchanged, and nothing appended."""
+        ...
+
+    async def run_patch(self, run_id: str, records: Sequence[Record]) -> RunRow:
+        """Append records to a run that is not over and that nobody lives who owns; its status stays.
+        `AlreadyResumed` if it is completed or cancelled; `RunBusy` if it has failed, or has an owner."""
         ...
 
     async def run_fork(self, new: NewRun, records: Sequence[Record], interrupts: Sequence[InterruptRow]) -> None:

@@ -37,6 +37,7 @@ _LONE_COLUMNS: tuple[tuple[str, Callable[[Any], bytes | None]], ...] = (
     ("int8", integer),
     *(("text", text),) * 2,
     *(("float8", floating),) * 2,
+    ("text", text),
 )
 """Type and form of each field of `Record`."""
 _STATUS = RecordType.STATUS.value
@@ -203,6 +204,7 @@ _RECORD_ARRAYS: tuple[tuple[str, Callable[..., bytes]], ...] = (
     ("record_datas", texts),
     ("record_waits_s", floats),
     ("record_clocks_s", floats),
+    ("record_states", texts),
 )
 
 

@@ -31,7 +31,9 @@ _RECORD_ARRAYS = (
     *(texts,) * 4,
     integers,
     *(texts,) * 2,
-    *(floats,) * 3,
+    *(floats,) * 2,
+    texts,
+    floats,
 )
 """As the columns of table `record`."""
 

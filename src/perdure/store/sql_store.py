@@ -81,12 +81,13 @@ class SqlStore:
         answers: Mapping[str, str],
         *,
         answered_by: str | None = None,
+        records: Sequence[Record] = (),
         now: float | None = None,
     ) -> RunRow:
         if not answers:
             raise InvalidInputError("answers", "there is none")
-        answers = dict(answers)
-        return await self._write(lambda session: transactions.answer(session, run_id, answers, answered_by, now))
+        given = transactions.Answers(dict(answers), answered_by, records, now)
+        return await self._write(lambda session: transactions.answer(session, run_id, given))
 
     # --- RunStore ---------------------------------------------------------------------------------------
 
@@ -141,8 +142,11 @@ class SqlStore:
     async def run_repeat(self, run_id: str, record: Record) -> RunRow:
         return await self._write(lambda session: transactions.repeat(session, run_id, record))
 
-    async def run_reopen(self, run_id: str) -> RunRow:
-        return await self._write(lambda session: transactions.reopen(session, run_id))
+    async def run_reopen(self, run_id: str, records: Sequence[Record] = ()) -> RunRow:
+        return await self._write(lambda session: transactions.reopen(session, run_id, records))
+
+    async def run_patch(self, run_id: str, records: Sequence[Record]) -> RunRow:
+        return await self._write(lambda session: transactions.patch(session, run_id, records))
 
     async def run_fork(self, new: NewRun, records: Sequence[Record], interrupts: Sequence[InterruptRow]) -> None:
         await self._write(lambda session: transactions.fork(session, new, records, interrupts))

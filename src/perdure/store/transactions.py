@@ -145,19 +145,30 @@ def claim(session: Session, request: ClaimRequest) -> list[Claim]:
 # --- answers and decisions ------------------------------------------------------------------------------
 
 
-def answer(
-    session: Session, run_id: str, answers: Mapping[str, str], answered_by: str | None, now: float | None
-) -> RunRow:
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What a person decided: interrupt ids with encoded answers, and what is recorded before them."""
+
+    by_id: Mapping[str, str]
+    answered_by: str | None
+    records: Sequence[Record] = ()
+    now: float | None = None
+
+
+def answer(session: Session, run_id: str, given: Answers) -> RunRow:
     """See `JournalStore.interrupt_answer`."""
-    now = session.now if now is None else now
+    now = session.now if given.now is None else given.now
     run = _lock(session, run_id)
-    questions = [_open_question(session, run, interrupt_id) for interrupt_id in answers]
-    records = [_answered(asked, answered_by) for asked in questions]
+    questions = [_open_question(session, run, interrupt_id) for interrupt_id in given.by_id]
+    if given.records:
+        _require_unowned(session, run)
+        _append(session, run.run_id, run.root_id, given.records)
+    records = [_answered(asked, given.answered_by) for asked in questions]
     if run.status == Status.WAITING:
         records.append(_status(Status.PENDING))
     last_seq = _append(session, run.run_id, run.root_id, records)
     for seq, asked in enumerate(questions, last_seq - len(records) + 1):
-        values = {"answer": answers[asked.interrupt_id], "answered_by": answered_by, "seq": seq, "now": now}
+        values = {"answer": given.by_id[asked.interrupt_id], "answered_by": given.answered_by, "seq": seq, "now": now}
         session.run("interrupt_answer", {"id": asked.interrupt_id, "run_id": run_id, **values})
     session.run("run_answered", {"id": run_id, "now": now})
     return get(session, run_id)
@@ -194,12 +205,24 @@ def repeat(session: Session, run_id: str, record: Record) -> RunRow:
     return _continue(session, run, [record], attempts=0)
 
 
-def reopen(session: Session, run_id: str) -> RunRow:
+def reopen(session: Session, run_id: str, records: Sequence[Record] = ()) -> RunRow:
     """See `RunStore.run_reopen`."""
     run = _lock(session, run_id)
     if run.status != Status.NEEDS_ATTENTION:
         return run
-    return _continue(session, run, [], attempts=0)
+    return _continue(session, run, records, attempts=0)
+
+
+def patch(session: Session, run_id: str, records: Sequence[Record]) -> RunRow:
+    """See `RunStore.run_patch`."""
+    run = _lock(session, run_id)
+    if run.status in (Status.COMPLETED, Status.CANCELLED):
+        raise AlreadyResumed(run_id, f"run {run_id} is {run.status}; its state cannot be changed")
+    if run.status == Status.FAILED:
+        raise RunBusy(run_id, f"run {run_id} has failed; its state is changed together with a retry")
+    _require_unowned(session, run)
+    _append(session, run.run_id, run.root_id, records)
+    return get(session, run_id)
 
 
 def _continue(session: Session, run: RunRow, records: Sequence[Record], *, attempts: int) -> RunRow:
@@ -336,6 +359,12 @@ def _require(run: RunRow, wanted: Status, what: str) -> None:
     if run.worker_id is not None:
         raise RunBusy(run.run_id)
     raise RunBusy(run.run_id, f"run {run.run_id} is {run.status}; only one that is {wanted} can be {what}")
+
+
+def _require_unowned(session: Session, run: RunRow) -> None:
+    """Nobody may be running it: who does has bound the state to its nodes already."""
+    if session.one("run_is_orphan", {"id": run.run_id, "dead_workers": []}) is None:
+        raise RunBusy(run.run_id)
 
 
 def _answered(asked: InterruptRow, answered_by: str | None) -> Record:

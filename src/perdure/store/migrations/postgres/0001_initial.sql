@@ -57,6 +57,7 @@ CREATE TABLE record (
     data     TEXT,
     wait_s   DOUBLE PRECISION,
     clock_s  DOUBLE PRECISION NOT NULL,
+    state    TEXT,
     at       DOUBLE PRECISION NOT NULL,
     PRIMARY KEY (run_id, seq)
 );

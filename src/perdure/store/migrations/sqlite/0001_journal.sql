@@ -45,10 +45,12 @@ CREATE TABLE record (
   data TEXT,
   wait_s REAL,
   clock_s REAL NOT NULL,
+  state TEXT,
   at REAL NOT NULL,
   PRIMARY KEY (run_id, seq),
   -- Encoded text has no NUL. SQLite would take one and cut the text in its functions; Postgres refuses it.
   CHECK (instr(data, char(0)) = 0),
+  CHECK (instr(state, char(0)) = 0),
   CHECK (instr(name, char(0)) = 0),
   CHECK (instr(path, char(0)) = 0)
 ) WITHOUT ROWID;

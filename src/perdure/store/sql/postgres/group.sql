@@ -69,16 +69,16 @@ WITH clock AS MATERIALIZED (
     SELECT id, base, status FROM changed UNION ALL SELECT id, 0, status FROM fresh
 ), journal AS (
     INSERT INTO perdure.record (run_id, seq, type, path, idx, kind, name, digest, recovery, attempt, outcome, data,
-        wait_s, clock_s, at)
+        wait_s, clock_s, state, at)
     SELECT written.id, written.base + said.n, said.type, said.path, said.idx, said.kind, said.name, said.digest,
         said.recovery, said.attempt,
         CASE WHEN said.is_change THEN written.status ELSE said.outcome END,
-        said.data, said.wait_s, said.clock_s, clock.now
+        said.data, said.wait_s, said.clock_s, said.state, clock.now
     FROM clock, written JOIN unnest(:record_runs::text[], :record_ns::int8[], :record_is_change::bool[],
         :record_types::text[], :record_paths::text[], :record_idxs::int8[], :record_kinds::text[], :record_names::text[],
         :record_digests::text[], :record_recoveries::text[], :record_attempts::int8[], :record_outcomes::text[],
-        :record_datas::text[], :record_waits_s::float8[], :record_clocks_s::float8[])
-    AS said (run_id, n, is_change, type, path, idx, kind, name, digest, recovery, attempt, outcome, data, wait_s, clock_s)
+        :record_datas::text[], :record_waits_s::float8[], :record_clocks_s::float8[], :record_states::text[])
+    AS said (run_id, n, is_change, type, path, idx, kind, name, digest, recovery, attempt, outcome, data, wait_s, clock_s, state)
         ON said.run_id = written.id
 ), asked AS (
     INSERT INTO perdure.interrupt (id, run_id, path, idx, slot, reason, context, digest, bind, status, created_at, ordinal)
@@ -121,11 +121,11 @@ WITH written AS (
     RETURNING run.id, run.seq - :record_count::int8 AS base, run.updated_at
 )
 INSERT INTO perdure.record (run_id, seq, type, path, idx, kind, name, digest, recovery, attempt, outcome, data, wait_s,
-    clock_s, at)
+    clock_s, state, at)
 SELECT written.id, written.base + said.n, said.type, said.path, said.idx, said.kind, said.name, said.digest,
-    said.recovery, said.attempt, said.outcome, said.data, said.wait_s, said.clock_s, written.updated_at
+    said.recovery, said.attempt, said.outcome, said.data, said.wait_s, said.clock_s, said.state, written.updated_at
 FROM written, (VALUES :records)
-AS said (n, type, path, idx, kind, name, digest, recovery, attempt, outcome, data, wait_s, clock_s);
+AS said (n, type, path, idx, kind, name, digest, recovery, attempt, outcome, data, wait_s, clock_s, state);
 
 -- name: group_state
 -- What became of batches that were not written: stored by an earlier sending of the group, or lost to somebody else.
