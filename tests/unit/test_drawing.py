@@ -290,6 +290,14 @@ def test_an_edge_that_says_something_is_never_hidden(changed: EdgeShape) -> None
     assert len(drawn.splitlines()) < 40
 
 
+def test_a_node_that_is_also_reached_from_elsewhere_is_never_hidden() -> None:
+    line = line_of(100)
+    drawn = draw(Topology(nodes=(*line.nodes, node("x")), edges=(*line.edges, edge("x", "n50"))))
+
+    assert "\nx [tool]\n  └─→ n50\n" in drawn
+    assert "\nn50 [tool]\n  └─→ n51\n" in drawn
+
+
 def test_a_nested_chain_in_a_long_line_is_never_hidden() -> None:
     line = line_of(100)
     shapes = [node(each.id, inner=REVIEW) if each.id == "n50" else each for each in line.nodes]
@@ -302,6 +310,7 @@ def test_a_status_is_found_by_id_and_by_key() -> None:
     topology = Topology(nodes=(node("a b"), node("a", inner=inner), node("a/b")), edges=())
 
     assert draw(topology, {"a b": "x"}).splitlines()[0] == "a b [tool] x"
+    assert "b [tool] x" not in draw(topology, {"b": "x"})
     drawn = draw(topology, {node_key("b", node_key("a")): "inner", node_key("a/b"): "outer"})
     assert drawn.splitlines() == ["a b [tool]", "a [tool]", "  │ b [tool] inner", "a/b [tool] outer"]
 

@@ -229,7 +229,6 @@ class _Drawing:
             and not _terms(edges[0][0], is_else=False)
             and self.incoming[following] == 1
             and self.topology.nodes[number].inner is None
-            and self.topology.nodes[following].inner is None
             and self._status(number) == self._status(following)
         )
 
