@@ -20,12 +20,21 @@ from perdure.store.sqlite import APPLICATION_ID, SqliteDriver
 TABLES = {
     "run": "id root_id parent_id runner kind version status fence worker_id seq entry_n input_digest due_at "
     "cancel_requested blocked_operation error attempt epoch forked_from forked_seq created_at updated_at "
-    "ended_at",
+    "ended_at project_id synced_seq",
     "record": "run_id seq type path idx kind name digest recovery attempt outcome data wait_s clock_s state at",
     "interrupt": "id run_id path idx slot reason context digest bind status answer answered_by created_at "
-    "answered_at answer_seq delivered_at ordinal",
+    "answered_at answer_seq delivered_at ordinal claimed_at",
     "worker": "id host boot_id pid beat lock started_at ended_at",
     "meta": "key value",
+    "tombstone": "run_id runner input_digest status ended_at pruned_at",
+    "execution": "id seq status synced_seq project_id created_at updated_at",
+    "checkpoint": "id run_id seq after_seq status content put_at parent_checkpoint_id chain_name node_id node_index "
+    "step_type state_snapshot node_input node_output iteration iteration_counters interrupt_reason interrupt_context "
+    "agent_path created_at",
+    "checkpoint_write": "run_id checkpoint_id idx data",
+    "pending_interrupt": "id run_id checkpoint_id seq status content created_at claimed_at",
+    "idempotent": "run_id key data created_at",
+    "replica": "checkpoint_id run_id seq is_kept reason at",
 }
 """Names are data: they are in databases."""
 
@@ -33,7 +42,7 @@ TABLES = {
 def sqlite_columns(path: Path) -> dict[str, set[str]]:
     connection = sqlite3.connect(path)
     try:
-        return {table: {row[1] for row in connection.execute(f"PRAGMA table_info({table})")} for table in TABLES}
+        return {table: {row[1] for row in connection.execute(f"PRAGMA table_xinfo({table})")} for table in TABLES}
     finally:
         connection.close()
 
@@ -51,12 +60,14 @@ def test_postgres_has_the_same_names(postgres_dsn: str) -> None:
             "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema NOT IN "
             "('pg_catalog', 'information_schema')"
         ).fetchall()
+    assert {name for name, _ in found} == set(TABLES)
     for table, names in TABLES.items():
-        assert {column for name, column in found if name == table} >= set(names.split()), table
+        assert {column for name, column in found if name == table} == set(names.split()), table
 
 
 def test_dialects_name_the_same_queries() -> None:
     shared = {"is_runner", "is_named", "owner_is_listed", "run_lock", "run_lock_free", "run_lock_owned"}
+    shared |= {"run_lock_below", "execution_lock", "checkpoint_insert"}
     assert queries.names("sqlite") == shared
     assert shared <= queries.names("postgres")
     assert not shared & queries.names("common")

@@ -9,6 +9,8 @@ Fences (law 3): a `Lane` is the writer's end of one claim. An entry is written o
 is the one stored in the run's row; otherwise the lane is *refused*: this entry and everything later of the lane is
 dropped and `on_refused` is called once. Nothing of a refused entry is stored.
 
+The last three protocols are for callers without a loop: their methods block, in any thread.
+
 Errors of the outside writes are typed (`perdure.errors`) and leave nothing stored.
 """
 
@@ -32,6 +34,16 @@ from perdure.core.records import (
     RunRow,
     StoredRecord,
     WorkerRow,
+)
+from perdure.store.kept import (
+    Execution,
+    KeptCheckpoint,
+    KeptQuestion,
+    OpenQuestion,
+    Pruned,
+    PruneRequest,
+    Tombstone,
+    Unsynced,
 )
 
 
@@ -78,7 +90,8 @@ class Entry:
     create: NewRun | None = None
     """Insert the run (status running, owned by the lane's worker, fence of the lane) with its `submitted` record first.
 
-    If the id exists already the lane is refused with `DurableConflictError`.
+    If the id exists already the lane is refused with `DurableConflictError`; if it is that of a run that was pruned,
+    with `AlreadyResumed` (same runner and input) or `DurableConflictError`.
     """
 
 
@@ -169,8 +182,8 @@ class RunStore(Protocol):
         ...
 
     async def run_retry(self, run_id: str, drops: Sequence[Record]) -> RunRow:
-        """A failed run becomes pending again: `dropped` (and `patched`) records appended, attempt+1, withdrawn and abandoned questions
-        open again under their ids (answered ones are undelivered again).
+        """A failed run becomes pending again: `dropped` (and `patched`) records appended, attempt+1, withdrawn and
+        abandoned questions open again under their ids (answered ones are undelivered again).
         Any other status: `RunBusy` if it is owned, `AlreadyResumed` if completed or cancelled."""
         ...
 
@@ -259,4 +272,91 @@ class Store(JournalStore, RunStore, EventStore, WorkerStore, Protocol):
 
     async def close(self) -> None:
         """Flush the queue, stop the writer, close connections, release locks. Idempotent."""
+        ...
+
+
+class CheckpointStore(Protocol):
+    """What people keep by hand: `SqlStore.checkpoints`. Texts are encoded values, kept exactly.
+
+    An execution is there from its first checkpoint (or key) on. It has no row in `run`, and no worker ever claims it.
+    All methods block.
+    """
+
+    def checkpoint_put(self, row: KeptCheckpoint, question: KeptQuestion | None = None) -> None:
+        """Store a checkpoint as the execution's last, and its question, in one transaction. Questions of the execution
+        that were claimed before are answered with it. `DurableConflictError` if the id of either exists, nothing is
+        stored then; a checkpoint in the journal of a run counts, too."""
+        ...
+
+    def checkpoint_get(self, run_id: str, checkpoint_id: str) -> KeptCheckpoint | None: ...
+
+    def execution_load(self, run_id: str, *, limit: int, is_newest: bool = False) -> Execution:
+        """The run of this id, if there is one, and at most `limit` kept checkpoints, ascending: the oldest, or the
+        newest."""
+        ...
+
+    def write_put(self, run_id: str, checkpoint_id: str, writes: Sequence[str]) -> None:
+        """Keep what a step wrote, behind what is kept there. `DurableNotFoundError` if there is no such checkpoint,
+        kept or in the run's journal."""
+        ...
+
+    def write_list(self, run_id: str, checkpoint_id: str) -> list[str]: ...
+
+    def pending_list(self, *, limit: int, now: float | None = None) -> list[OpenQuestion]:
+        """Open questions that nobody has claimed within the last minute, of runs and kept, oldest first."""
+        ...
+
+    def pending_claim(self, run_id: str, *, now: float | None = None) -> OpenQuestion | None:
+        """Claim the oldest such question of an execution: of all callers, one gets it. The row stays.
+
+        The claim is over after a minute; then the next caller gets the question, unless it was answered meanwhile: that
+        of a run by the engine, which takes answers whoever has claimed, a kept one by the execution's next
+        checkpoint."""
+        ...
+
+    def idempotent_get(self, run_id: str, key: str) -> str | None: ...
+
+    def idempotent_put(self, run_id: str, key: str, data: str) -> None:
+        """Keep a result. The first one stays."""
+        ...
+
+
+class MaintenanceStore(Protocol):
+    """Deleting: `SqlStore.maintenance`. All methods block."""
+
+    def execution_delete(self, run_id: str) -> None:
+        """Delete a run with all runs below it, or a kept execution, in one transaction; no tombstone is left. Paused
+        runs go with their questions. `RunBusy` if one of them is owned by a living worker, or will go on by itself;
+        nothing happens for an unknown id."""
+        ...
+
+    def prune(self, request: PruneRequest, *, now: float | None = None) -> Pruned:
+        """Delete what is over and old enough, whole trees of runs at a time, each in one transaction, in which its
+        tombstones are made. What has failed goes only if asked for. Nothing that could go on is touched: runs that are
+        live, asleep, paused or in doubt, and the trees they are in. That is checked again under the locks."""
+        ...
+
+    def tombstone_get(self, run_id: str) -> Tombstone | None:
+        """What is left of a pruned run."""
+        ...
+
+
+class ReplicaStore(Protocol):
+    """The outbox of a connected plane: `SqlStore.replica`. All methods block; calling one twice does no harm."""
+
+    def unsynced_list(self, *, limit: int, project_id: str | None = None) -> list[Unsynced]:
+        """At most `limit` checkpoints that were neither acknowledged nor set aside: oldest execution first, and in each
+        in the order of its commits."""
+        ...
+
+    def synced_mark(self, checkpoint_ids: Sequence[str]) -> None:
+        """The plane has these. Unknown ids are passed over."""
+        ...
+
+    def quarantine_mark(self, reasons: Mapping[str, str]) -> None:
+        """The plane will never take these, by id, and why. They are not listed again."""
+        ...
+
+    def quarantine_list(self, run_id: str) -> dict[str, str]:
+        """What was set aside of an execution, by checkpoint id, and why."""
         ...

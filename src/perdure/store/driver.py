@@ -12,8 +12,10 @@ ANY(:ids)`).
 
 Each dialect provides what must differ: the conditions `is_runner`, `is_named`, `owner_is_listed` (lists), and
 what locks: `run_lock` (columns `{run}`, parameter `:id`; the root's row is locked before the run's),
-`run_lock_free` (of `:run_ids` those that nobody has locked) and `run_lock_owned` (id, root and status of a
-worker's runs), both ascending. The common queries use `TRUE` and `FALSE`, `CAST(... AS text)`, row values and
+`run_lock_free` (of `:run_ids` those that nobody has locked), `run_lock_owned` (id, root and status of a
+worker's runs) and `run_lock_below` (columns `{run}` of all runs below the roots `:run_ids`), all ascending;
+`execution_lock` (`:id`; never before a run's); `checkpoint_insert`, since what people see of a checkpoint is
+kept differently. The common queries use `TRUE` and `FALSE`, `CAST(... AS text)`, row values and
 `RETURNING`.
 
 Driver exceptions never cross: each becomes a `PerdureError` of `errors.py`, or one of the two below.
@@ -30,6 +32,8 @@ from typing import Any, Protocol, TypeVar
 
 from perdure.core.records import NewRun, Question, Record, RecordType, RunChange, WorkerRow
 from perdure.core.states import TRANSITIONS, Status, is_terminal
+from perdure.errors import AlreadyResumed, DurableConflictError, RunLost
+from perdure.store import rows
 from perdure.store.base import Lane
 
 T = TypeVar("T")
@@ -74,8 +78,8 @@ class Batch:
     status: str | None = None
     """What `change` really wrote; of a batch found stored already, the status the run has."""
     refusal: BaseException | None = None
-    """`RunLost` (stale fence) or `DurableConflictError` (run id taken): nothing of this batch was stored; the
-    others were."""
+    """`RunLost` (stale fence), `DurableConflictError` (run id taken) or `AlreadyResumed` (this run was there, and was
+    pruned): nothing of this batch was stored; the others were."""
 
 
 class Session(Protocol):
@@ -163,6 +167,11 @@ class Driver(Protocol):
         """
         ...
 
+    def reclaim(self) -> None:
+        """Give room that was freed back to the system, as far as that holds up nobody. Called in any thread, never
+        inside a transaction; nothing is lost if it does nothing."""
+        ...
+
     def worker_lock(self, worker_id: str) -> str:
         """Take what proves that this worker lives; returns its name for the row's `lock`. Before the row is
         inserted."""
@@ -233,6 +242,27 @@ def may_settle(old: str, new: str) -> bool:
     """Whether the owner of a run in status `old` may write `new`. An owned run that is not over counts as
     running: answers from outside may have made its sleep `pending` meanwhile."""
     return not is_terminal(old) and new in TRANSITIONS[Status.RUNNING]
+
+
+def refusal_of_missing(batch: Batch, tombstone: Sequence[Any] | None) -> BaseException:
+    """Why a batch was not written whose run is not in the store; `tombstone` is the row of `{tombstone}` if it was
+    pruned. Shared by the drivers."""
+    run_id, new = batch.lane.run_id, batch.create
+    if new is None:
+        return RunLost(run_id, "it is not in the store")
+    if tombstone is None:
+        # Somebody else had created it, and it is gone already.
+        return DurableConflictError(f"run {run_id} exists already")
+    pruned = rows.tombstone(tombstone)
+    if (pruned.runner, pruned.input_digest) == (new.runner, new.input_digest):
+        return AlreadyResumed(
+            run_id,
+            f"run {run_id} was {pruned.status} and has been pruned: its result is gone, and it is not done again; "
+            "to run it once more use another id",
+        )
+    return DurableConflictError(
+        f"run id {run_id} was used by {pruned.runner!r} with other input, and has been pruned; use another id"
+    )
 
 
 def settled_records(batch: Batch) -> list[Record]:

@@ -225,6 +225,9 @@ class PostgresDriver:
         listener.start()
         return listener.stop
 
+    def reclaim(self) -> None:
+        """Autovacuum does it."""
+
     def worker_lock(self, worker_id: str) -> str:
         self._check_usable()
         file = self._file_lock(worker_id)

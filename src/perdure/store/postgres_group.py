@@ -12,9 +12,9 @@ from typing import Any
 from perdure.core.records import Record, RecordType
 from perdure.core.states import is_terminal
 from perdure.errors import DurableConflictError, RunLost
-from perdure.store import queries
+from perdure.store import queries, rows
 from perdure.store.base import Lane
-from perdure.store.driver import Batch
+from perdure.store.driver import Batch, refusal_of_missing
 from perdure.store.postgres_wire import (
     Statement,
     Wire,
@@ -52,6 +52,7 @@ class GroupWriter:
         self._channel = channel.encode()
         self._group = Statement("group_write", named["group_write"], schema)
         self._state = Statement("group_state", named["group_state"], schema)
+        self._tombstones = Statement("group_tombstones", named["group_tombstones"], schema)
         self._lone = [_lone_statement(named["group_lone"], schema, count) for count in range(1, MAX_LONE_RECORDS + 1)]
 
     def write(self, batches: Sequence[Batch], *, doubtful: Collection[Lane], is_told: bool) -> None:
@@ -96,22 +97,28 @@ class GroupWriter:
         run_ids = [batch.lane.run_id for batch in missing]
         rows = self._wire.execute(self._state, [texts(run_ids)])
         states = {_str(row[0]): _state(row) for row in rows}
+        pruned = self._pruned([run_id for run_id in run_ids if run_id not in states])
         for batch in missing:
-            judge(batch, states.get(batch.lane.run_id), is_doubtful=batch.lane in doubtful)
+            run_id = batch.lane.run_id
+            judge(batch, states.get(run_id), pruned.get(run_id), is_doubtful=batch.lane in doubtful)
+
+    def _pruned(self, run_ids: Sequence[str]) -> dict[str, rows.Row]:
+        found = self._wire.execute(self._tombstones, [texts(run_ids)]) if run_ids else []
+        return {row[0]: row for row in (tuple(_str(value) for value in each) for each in found)}
 
 
-def judge(batch: Batch, state: Sequence[Any] | None, *, is_doubtful: bool) -> None:
+def judge(batch: Batch, state: Sequence[Any] | None, tombstone: Sequence[Any] | None, *, is_doubtful: bool) -> None:
     """Whether a batch that was not written is stored already or refused. `state`: (id, fence, worker,
-    entry_n, status, ...) of its run's row."""
+    entry_n, status, ...) of its run's row; `tombstone`: what is left of it if it was pruned."""
     lane = batch.lane
     # What is sent the first time and creates cannot be stored already: another lane made this run, maybe
     # of this process.
     if state is not None and (is_doubtful or batch.create is None) and _is_stored(batch, state):
         batch.status = state[4] if batch.change else None
+    elif state is None:
+        batch.refusal = refusal_of_missing(batch, tombstone)
     elif batch.create is not None:
         batch.refusal = DurableConflictError(f"run {lane.run_id} exists already")
-    elif state is None:
-        batch.refusal = RunLost(lane.run_id, "it is not in the store")
     elif is_terminal(state[4]):
         batch.refusal = RunLost(lane.run_id, f"it is {state[4]}")
     else:

@@ -12,7 +12,7 @@ from perdure.core.states import Status, is_terminal
 from perdure.errors import DurableConflictError
 from perdure.store import rows
 from perdure.store.base import Lane
-from perdure.store.driver import Batch, Session, may_settle, settle, settled_records
+from perdure.store.driver import Batch, Session, may_settle, refusal_of_missing, settle, settled_records
 from perdure.store.postgres_group import judge
 
 
@@ -32,7 +32,7 @@ def _write(session: Session, batch: Batch, doubtful: Collection[Lane]) -> None:
     lane = batch.lane
     state = session.one("batch_state", {"id": lane.run_id})
     if not _is_to_be_written(batch, state):
-        judge(batch, state, is_doubtful=lane in doubtful)
+        judge(batch, state, None, is_doubtful=lane in doubtful)
         return
     if batch.create is not None:
         new = rows.new_run(
@@ -43,7 +43,9 @@ def _write(session: Session, batch: Batch, doubtful: Collection[Lane]) -> None:
             entry_n=batch.last_n,
             now=session.now,
         )
-        session.run("run_insert", new)
+        if session.run("run_insert", new) == 0:
+            batch.refusal = refusal_of_missing(batch, session.one("tombstone_get", {"run_id": lane.run_id}))
+            return
     first_seq = _take_numbers(session, batch)
     _write_beside(
         session,

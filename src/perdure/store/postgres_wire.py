@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import psycopg
 
 _PARAM = re.compile(r"(?<![:\w]):([a-z_]\w*)")
-_TABLE = re.compile(r"\bperdure\.(?=(?:run|record|interrupt|worker|meta)\b)")
+_TABLE = re.compile(r"\bperdure\.(?=(?:run|record|interrupt|worker|meta|tombstone)\b)")
 _HEAD = Struct("!iiiii").pack
 _LENGTH = Struct("!i").pack
 _INT8 = Struct("!iq").pack

@@ -18,17 +18,21 @@ from perdure.core.records import (
     WorkerRow,
 )
 from perdure.core.states import is_terminal
+from perdure.store.kept import KeptCheckpoint, KeptQuestion, Tombstone
 
 Row = tuple[Any, ...]
 
 _RUN = [entry.name for entry in fields(RunRow) if entry.name != "due_in_s"]
 _INTERRUPT = [entry.name for entry in fields(InterruptRow) if entry.name != "runner"]
 _WORKER = [entry.name for entry in fields(WorkerRow) if entry.name != "run_count"]
+_CHECKPOINT = [entry.name for entry in fields(KeptCheckpoint) if entry.name != "created_at"]
+_PENDING = [entry.name for entry in fields(KeptQuestion)]
+_TOMBSTONE = [entry.name for entry in fields(Tombstone)]
 
 
-def _columns(table: str, names: Sequence[str]) -> list[str]:
-    """A value's fields as qualified columns; three are named differently there (`index` is a word of SQL)."""
-    renamed = {f"{table}_id": "id", "index": "idx"}
+def _columns(table: str, names: Sequence[str], key: str = "") -> list[str]:
+    """A value's fields as qualified columns; some are named differently there (`index` is a word of SQL)."""
+    renamed = {key or f"{table}_id": "id", "index": "idx"}
     return [f"{table}.{renamed.get(name, name)}" for name in names]
 
 
@@ -37,6 +41,9 @@ COLUMNS = {
     "record": _columns("record", StoredRecord._fields),
     "interrupt": _columns("interrupt", _INTERRUPT),
     "worker": _columns("worker", _WORKER),
+    "checkpoint": _columns("checkpoint", _CHECKPOINT),
+    "pending_interrupt": _columns("pending_interrupt", _PENDING, "interrupt_id"),
+    "tombstone": _columns("tombstone", _TOMBSTONE),
 }
 """What `{run}` and the like stand for in the SQL files; qualified, so that joins need no aliases."""
 
@@ -67,6 +74,23 @@ def worker_row(row: Row) -> WorkerRow:
     values = dict(zip(_WORKER, row, strict=False))
     count = row[len(_WORKER)] if len(row) > len(_WORKER) else 0
     return WorkerRow(**values, run_count=count)
+
+
+def kept_checkpoint(row: Row) -> KeptCheckpoint:
+    """A row of `{checkpoint}`."""
+    return KeptCheckpoint(**dict(zip(_CHECKPOINT, row, strict=True)))
+
+
+def kept_question(row: Row) -> KeptQuestion:
+    """A row of `{pending_interrupt}`."""
+    return KeptQuestion(**dict(zip(_PENDING, row, strict=True)))
+
+
+def tombstone(row: Sequence[Any]) -> Tombstone:
+    """A row of `{tombstone}`; times may be texts."""
+    values: dict[str, Any] = dict(zip(_TOMBSTONE, row, strict=True))
+    values["ended_at"], values["pruned_at"] = float(values["ended_at"]), float(values["pruned_at"])
+    return Tombstone(**values)
 
 
 def record_rows(run_id: str, first_seq: int, records: Sequence[Record], at: float) -> list[Row]:

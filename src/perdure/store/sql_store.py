@@ -32,6 +32,7 @@ from perdure.errors import DurableStorageError, InvalidInputError
 from perdure.store import rows, transactions
 from perdure.store.base import Entry, Lane
 from perdure.store.driver import Driver, Session, StoreBusy, StoreLost
+from perdure.store.sql_concerns import SqlCheckpoints, SqlMaintenance, SqlReplica
 from perdure.store.writer import Writer
 
 T = TypeVar("T")
@@ -59,6 +60,9 @@ class SqlStore:
         self._news = _News(driver)
         self._writer = Writer(driver, self._news.tell_own)
         self._pool = ThreadPoolExecutor(_READERS, thread_name_prefix="perdure-read")
+        self.checkpoints = SqlCheckpoints(self)
+        self.maintenance = SqlMaintenance(self, driver)
+        self.replica = SqlReplica(self)
         _remember(self)
 
     # --- JournalStore -----------------------------------------------------------------------------------
@@ -238,15 +242,25 @@ class SqlStore:
         return await self._read(lambda session: session.all(query, params))
 
     async def _read(self, work: Callable[[Session], T]) -> T:
-        return await self._in_thread(lambda: self._read_now(work))
+        return await self._in_thread(lambda: self.read_now(work))
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         if self._unusable is not None:
             raise self._unusable
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
-    def _read_now(self, work: Callable[[Session], T]) -> T:
-        """Reads change nothing, so they are tried again whatever broke."""
+    # --- for callers without a loop ---------------------------------------------------------------------
+
+    def perform_now(self, work: Callable[[Session], T]) -> T:
+        """Run `work` in a write transaction, in the order in which it came among all writes of this store, and wait for
+        its commit. Errors as of the asynchronous writes. Blocks; in any thread but the store's own."""
+        return self._writer.perform_now(work)
+
+    def read_now(self, work: Callable[[Session], T]) -> T:
+        """Run `work` in a read-only snapshot, in the calling thread. Reads change nothing, so they are tried again
+        whatever broke."""
+        if self._unusable is not None:
+            raise self._unusable
         delay_s = 0.01
         for attempt in range(1, _READ_ATTEMPTS + 1):
             try:

@@ -40,6 +40,7 @@ _BUSY_MS = 5_000
 _SETUP_S = 30.0
 _WATCH_S = 0.05
 _IDLE_READERS = 4
+_RECLAIM_PAGES = 256
 _DRIVER_ERRORS = (sqlite3.Error, sqlite3.Warning, OSError, OverflowError, UnicodeError)
 _BUSY_CODES = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_SCHEMA}
 
@@ -80,6 +81,9 @@ class SqliteDriver:
             self._create_file()
             connection = sqlite3.connect(self._path, isolation_level=None, timeout=_SETUP_S)
             try:
+                if connection.execute("PRAGMA page_count").fetchone() == (0,):
+                    # Lets `reclaim` give pages back. Later it would do nothing but write at each opening.
+                    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
                 self._use_wal(connection)
                 self._migrate(connection)
             finally:
@@ -268,6 +272,21 @@ class SqliteDriver:
             connection.close()
         else:
             self._readers.append(connection)
+
+    def reclaim(self) -> None:
+        """In small transactions of its own, so that writers come between; ends early if somebody has the lock."""
+        with suppress(StoreBusy), self._mapped():
+            self._check_file()
+            connection = self._connect()
+            try:
+                before = None
+                while (left := connection.execute("PRAGMA freelist_count").fetchone()[0]) and left != before:
+                    before = left
+                    connection.execute(f"PRAGMA incremental_vacuum({_RECLAIM_PAGES})").fetchall()
+                # The file shrinks when the log is written back.
+                connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            finally:
+                connection.close()
 
     # --- news of other processes ------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from perdure.core.states import Status, is_terminal
 from perdure.errors import DurableConflictError, RunLost
 from perdure.store import queries, rows
 from perdure.store.base import Lane
-from perdure.store.driver import Batch, Params, may_settle, settle, settled_records
+from perdure.store.driver import Batch, Params, may_settle, refusal_of_missing, settle, settled_records
 
 _ROW = "(" + ", ".join("?" * len(StoredRecord._fields)) + ")"
 _INSERT_SIZES = (256, 64, 16, 8, 4, 3, 2, 1)
@@ -116,18 +116,17 @@ def _create(connection: sqlite3.Connection, batch: Batch, now: float) -> tuple[i
     session = SqliteSession(connection, now)
     count = len(batch.records)
     is_root = new.root_id == new.run_id
+    row = rows.new_run(
+        new,
+        worker_id=lane.worker_id,
+        fence=lane.fence,
+        seq=count if is_root else 0,
+        entry_n=batch.last_n,
+        now=now,
+    )
     try:
-        session.run(
-            "run_insert",
-            rows.new_run(
-                new,
-                worker_id=lane.worker_id,
-                fence=lane.fence,
-                seq=count if is_root else 0,
-                entry_n=batch.last_n,
-                now=now,
-            ),
-        )
+        if session.run("run_insert", row) == 0:
+            return None
     except sqlite3.IntegrityError as error:
         # Only this statement is undone. To look first would cost every new run a statement more.
         if error.sqlite_errorname == "SQLITE_CONSTRAINT_PRIMARYKEY":
@@ -144,7 +143,8 @@ def _explain(connection: sqlite3.Connection, batch: Batch, *, is_doubtful: bool)
         "SELECT fence, worker_id, entry_n, status FROM run WHERE id = ?", (lane.run_id,)
     ).fetchone()
     if found is None:
-        batch.refusal = RunLost(lane.run_id, "it is not in the store")
+        pruned = SqliteSession(connection, 0.0).one("tombstone_get", {"run_id": lane.run_id})
+        batch.refusal = refusal_of_missing(batch, pruned)
         return
     fence, worker_id, entry_n, status = found
     if is_doubtful and fence == lane.fence and entry_n >= batch.last_n:

@@ -228,7 +228,8 @@ def patch(session: Session, run_id: str, records: Sequence[Record]) -> RunRow:
 def _continue(session: Session, run: RunRow, records: Sequence[Record], *, attempts: int) -> RunRow:
     assert may_follow(Status(run.status), Status.PENDING)
     _append(session, run.run_id, run.root_id, [*records, _status(Status.PENDING)])
-    session.run("run_continue", {"id": run.run_id, "attempts": attempts, "now": session.now})
+    values = {"id": run.run_id, "attempts": attempts, "seq": run.seq, "now": session.now}
+    session.run("run_continue", values)
     return get(session, run.run_id)
 
 
@@ -242,7 +243,8 @@ def fork(session: Session, new: NewRun, records: Sequence[Record], interrupts: S
     if not records or records[0].type != RecordType.SUBMITTED:
         records = [submitted(new), *records]
     params = rows.new_run(new, worker_id=new.worker_id, fence=1, seq=0, entry_n=0, now=session.now)
-    session.run("run_insert", params)
+    if session.run("run_insert", params) == 0:
+        raise DurableConflictError(f"run {new.run_id} was there before, and has been pruned; use another id")
     _append(session, new.run_id, new.root_id, records)
     session.many("interrupt_insert", [rows.interrupt(new.run_id, row) for row in interrupts])
 

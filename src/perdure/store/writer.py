@@ -104,6 +104,23 @@ class Writer:
         self.submit(Job(work, lambda result, error: _call_in(loop, settle, result, error)))
         return await future
 
+    def perform_now(self, work: Callable[[Session], Any]) -> Any:
+        """Run a job and return its result, blocking the calling thread, which must not be the writer's own."""
+        gate = threading.Lock()
+        gate.acquire()
+        ended: list[tuple[Any, BaseException | None]] = []
+
+        def settle(result: Any, error: BaseException | None) -> None:
+            ended.append((result, error))
+            gate.release()
+
+        self.submit(Job(work, settle))
+        gate.acquire()
+        ((result, error),) = ended
+        if error is not None:
+            raise error
+        return result
+
     def flush_inline(self) -> None:
         """See `JournalStore.flush_inline`."""
         if not self._driver.can_inline:

@@ -45,7 +45,7 @@ UPDATE interrupt SET status = 'withdrawn' WHERE run_id = :run_id AND status = 'p
 -- name: interrupt_reopen
 -- A retry asks again under the same ids, and finds the answers that had not entered the run. What its code gave up
 -- and gives up again, it gives up at the replay.
-UPDATE interrupt SET status = CASE WHEN answer IS NULL THEN 'pending' ELSE 'answered' END
+UPDATE interrupt SET status = CASE WHEN answer IS NULL THEN 'pending' ELSE 'answered' END, claimed_at = NULL
 WHERE run_id = :run_id AND status IN ('withdrawn', 'abandoned');
 
 -- name: facts_answers

@@ -13,11 +13,12 @@ ORDER BY run.created_at DESC, run.id DESC
 LIMIT :limit;
 
 -- name: run_insert
--- A new run. Its number of records is known at once.
+-- A new run, unless one of this id was pruned. Its number of records is known at once.
 INSERT INTO run (id, root_id, parent_id, runner, kind, version, status, fence, worker_id, seq, entry_n, input_digest,
                  cancel_requested, attempt, epoch, forked_from, forked_seq, created_at, updated_at)
-VALUES (:id, :root_id, :parent_id, :runner, :kind, :version, :status, :fence, :worker_id, :seq, :entry_n, :input_digest,
-        FALSE, 1, 0, :forked_from, :forked_seq, :now, :now);
+SELECT :id, :root_id, :parent_id, :runner, :kind, :version, :status, :fence, :worker_id, :seq, :entry_n, :input_digest,
+       FALSE, 1, 0, :forked_from, :forked_seq, :now, :now
+WHERE NOT EXISTS (SELECT 1 FROM tombstone WHERE tombstone.run_id = :id);
 
 -- name: seq_take
 -- Numbers for records, from the root, so that one order covers the whole tree. Returns the last one.
@@ -109,9 +110,9 @@ UPDATE run SET cancel_requested = TRUE, status = 'cancelled', worker_id = NULL, 
 WHERE id = :id;
 
 -- name: run_continue
--- Runnable again after a person's decision.
+-- Runnable again after a person's decision; a plane that had everything of it gets what comes now.
 UPDATE run SET status = 'pending', worker_id = NULL, epoch = epoch + 1, attempt = attempt + :attempts, due_at = NULL,
-  blocked_operation = NULL, error = NULL, ended_at = NULL, updated_at = :now
+  blocked_operation = NULL, error = NULL, ended_at = NULL, updated_at = :now, synced_seq = coalesce(synced_seq, :seq)
 WHERE id = :id;
 
 -- name: run_change

@@ -28,6 +28,9 @@ WITH clock AS MATERIALIZED (
     AS new (run_id, root_id, parent_id, runner, kind, version, input_digest, forked_from, forked_seq)
         ON new.run_id = batch.run_id
     WHERE batch.is_new AND (SELECT count(*) FROM locked) >= 0
+        -- A run that is being pruned while we wait for its row is still in our snapshot; one that was has a tombstone.
+        AND NOT EXISTS (SELECT FROM perdure.run AS known WHERE known.id = batch.run_id)
+        AND NOT EXISTS (SELECT FROM perdure.tombstone WHERE tombstone.run_id = batch.run_id)
     ORDER BY batch.run_id
     ON CONFLICT (id) DO NOTHING
     RETURNING id, seq, status
@@ -130,6 +133,10 @@ AS said (n, type, path, idx, kind, name, digest, recovery, attempt, outcome, dat
 -- name: group_state
 -- What became of batches that were not written: stored by an earlier sending of the group, or lost to somebody else.
 SELECT run.id, run.fence, run.worker_id, run.entry_n, run.status FROM perdure.run WHERE run.id = ANY (:run_ids::text[]);
+
+-- name: group_tombstones
+-- Which of the runs that could not be created were pruned.
+SELECT {tombstone} FROM perdure.tombstone WHERE tombstone.run_id = ANY (:run_ids::text[]);
 
 -- name: batch_state
 -- What decides whether a batch may be written; under the run's lock.

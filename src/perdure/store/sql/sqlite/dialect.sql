@@ -21,3 +21,16 @@ SELECT run.id FROM run WHERE {is_named} ORDER BY run.id;
 -- name: run_lock_owned
 -- Runs of a worker that ends.
 SELECT run.id, run.root_id, run.status FROM run WHERE run.worker_id = :worker_id ORDER BY run.id;
+
+-- name: run_lock_below
+-- The rest of the trees of these roots.
+SELECT {run} FROM run WHERE run.root_id IN (SELECT value FROM json_each(:run_ids)) AND run.root_id <> run.id ORDER BY run.id;
+
+-- name: execution_lock
+-- The transaction has the whole database already.
+SELECT execution.id FROM execution WHERE execution.id = :id;
+
+-- name: checkpoint_insert
+-- The columns for people follow from the content.
+INSERT INTO checkpoint (id, run_id, seq, after_seq, status, content, put_at)
+VALUES (:id, :run_id, :seq, :after_seq, :status, :content, :now);
