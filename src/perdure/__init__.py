@@ -6,6 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perdure.checkpointers.protocol import Checkpoint, Checkpointer, PendingInterrupt
+    from perdure.checkpointers.sqlite import SQLiteCheckpointer
     from perdure.core.resume import Resume
     from perdure.core.retry import RetryPolicy
     from perdure.core.settings import EngineSettings, Limits, get_config
@@ -39,8 +41,12 @@ if TYPE_CHECKING:
         UnawaitedOperation,
     )
     from perdure.flow.asking import interrupt
+    from perdure.flow.chain import Chain
+    from perdure.flow.chain_result import ChainResult
     from perdure.flow.idempotent import idempotent
+    from perdure.flow.nodes import NodeType, node
     from perdure.flow.steps import step
+    from perdure.flow.tools import FunctionTool
     from perdure.flow.values import now, operation_id, patched, random, sleep, uuid4
     from perdure.flow.workflow import Workflow, workflow
     from perdure.store.open import open_store
@@ -50,13 +56,17 @@ __version__ = "0.1.0"
 _WHERE = {
     "AlreadyResumed": "errors",
     "AmbiguousAnswer": "errors",
+    "Chain": "flow.chain",
     "ChainCheckpointError": "errors",
     "ChainCycleError": "errors",
     "ChainError": "errors",
+    "ChainResult": "flow.chain_result",
     "ChainResumeError": "errors",
     "ChainRoutingError": "errors",
     "ChainStateError": "errors",
     "ChainTemplateError": "errors",
+    "Checkpoint": "checkpointers.protocol",
+    "Checkpointer": "checkpointers.protocol",
     "DurableConflictError": "errors",
     "DurableLimitError": "errors",
     "DurableNotFoundError": "errors",
@@ -66,23 +76,28 @@ _WHERE = {
     "Engine": "engine.engine",
     "EngineSettings": "core.settings",
     "Event": "engine.streams",
+    "FunctionTool": "flow.tools",
     "IdempotencyError": "errors",
     "InterruptSignal": "errors",
     "InvalidInputError": "errors",
     "Limits": "core.settings",
+    "NodeType": "flow.nodes",
     "OperationError": "errors",
+    "PendingInterrupt": "checkpointers.protocol",
     "PerdureError": "errors",
     "Resume": "core.resume",
     "RetryPolicy": "core.retry",
     "RunBusy": "errors",
     "RunLost": "errors",
     "RunResult": "engine.results",
+    "SQLiteCheckpointer": "checkpointers.sqlite",
     "SerializationError": "errors",
     "UnawaitedOperation": "errors",
     "Workflow": "flow.workflow",
     "get_config": "core.settings",
     "idempotent": "flow.idempotent",
     "interrupt": "flow.asking",
+    "node": "flow.nodes",
     "now": "flow.values",
     "open_engine": "engine.engine",
     "open_store": "store.open",
@@ -98,13 +113,17 @@ _WHERE = {
 __all__ = [
     "AlreadyResumed",
     "AmbiguousAnswer",
+    "Chain",
     "ChainCheckpointError",
     "ChainCycleError",
     "ChainError",
+    "ChainResult",
     "ChainResumeError",
     "ChainRoutingError",
     "ChainStateError",
     "ChainTemplateError",
+    "Checkpoint",
+    "Checkpointer",
     "DurableConflictError",
     "DurableLimitError",
     "DurableNotFoundError",
@@ -114,23 +133,28 @@ __all__ = [
     "Engine",
     "EngineSettings",
     "Event",
+    "FunctionTool",
     "IdempotencyError",
     "InterruptSignal",
     "InvalidInputError",
     "Limits",
+    "NodeType",
     "OperationError",
+    "PendingInterrupt",
     "PerdureError",
     "Resume",
     "RetryPolicy",
     "RunBusy",
     "RunLost",
     "RunResult",
+    "SQLiteCheckpointer",
     "SerializationError",
     "UnawaitedOperation",
     "Workflow",
     "get_config",
     "idempotent",
     "interrupt",
+    "node",
     "now",
     "open_engine",
     "open_store",

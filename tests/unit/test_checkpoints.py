@@ -6,7 +6,7 @@ import pytest
 from tests.support.journals import done, loaded, stored
 
 from perdure.core.checkpoints import checkpoints, fork_point
-from perdure.errors import ChainCheckpointError
+from perdure.errors import ChainCheckpointError, ChainResumeError
 
 RECORDS = [
     stored(1, "submitted"),
@@ -42,10 +42,11 @@ def test_the_first_of_a_fork_names_where_it_was_forked():
     assert view[0].parent_checkpoint_id == "source:4"
 
 
-def test_a_run_without_steps_has_no_checkpoints_and_is_forked_from_its_start():
+def test_a_run_without_steps_has_no_checkpoints_and_nothing_to_fork():
     run = loaded([stored(1, "submitted")])
     assert checkpoints(run) == []
-    assert fork_point(run, None) == 1
+    with pytest.raises(ChainResumeError, match="executed nothing"):
+        fork_point(run, None)
 
 
 def test_fork_points():

@@ -6,7 +6,8 @@
 - A body (a step's, say) has its operation's key plus `!` as path: its calls are looked up, not ordered.
 - A question with a `key` has the path `<path of its workflow>/?<key>`, index 0.
 - An idempotency key has the path `@<name>:<digest>`, index 0.
-- A decision of `patched` has the path `%<name>`, index 0; a chain's topology and the changes of its state are below `%/`.
+- A decision of `patched` has the path `%<name>`, index 0.
+- A chain's topology, and the changes people made to its state, have paths below `%/`.
 - A chain's node has its quoted id as path below the chain's; its n-th visit is index n.
 
 Names of people's own are percent-encoded, so that no `/` or `!` in them means anything, and keys are ASCII.

@@ -122,18 +122,31 @@ class Calling:
 
     async def wait(self, call: Call) -> Any:
         """Wait for a call's outcome, in its recorded turn. A cancelled wait gives the call up."""
+        self._start(call)
+        return await self.wait_recorded(call)
+
+    def begin(self, call: Call) -> asyncio.Future[Outcome]:
+        """The same for who waits for many calls at once: a future of the outcome. Who no longer waits gives it up."""
+        self._start(call)
+        return self.expect(call)
+
+    def expect(self, call: Call) -> asyncio.Future[Outcome]:
+        """The future of a call that has no body, or whose body is started elsewhere."""
+        self.drive.check_open()
+        call.future = self.drive.loop.create_future()
+        return call.future
+
+    def _start(self, call: Call) -> None:
         self.drive.check_open()
         if not call.context:
             call.context = contextvars.copy_context()
         self.drive.to_start.append(call)
-        return await self.wait_recorded(call)
 
     async def wait_recorded(self, call: Call) -> Any:
         """Wait for an outcome in its turn, of a call that is started already or recorded."""
-        self.drive.check_open()
-        future = call.future = self.drive.loop.create_future()
+        future = self.expect(call)
         try:
-            outcome: Outcome = await future
+            outcome = await future
         except asyncio.CancelledError:
             self.drive.check_open_or_cancelled()
             self.give_up(call)

@@ -211,6 +211,8 @@ class Call:
     body: asyncio.Future[Any] | None = None
     scope: BodyScope | None = None
     timer: asyncio.TimerHandle | None = None
+    tell_state: Callable[[Outcome | None], str | None] | None = None
+    """What its end (or its question: None) makes of the state it belongs to, for the same record."""
 
     def __post_init__(self) -> None:
         if not self.key:
@@ -219,7 +221,7 @@ class Call:
     def release(self) -> None:
         """The caller has its outcome: let go of what only the body and the waiting needed."""
         self.args, self.kwargs = (), {}
-        self.future = self.context = self.body = self.scope = self.on_done = None
+        self.future = self.context = self.body = self.scope = self.on_done = self.tell_state = None
 
     @property
     def shown_arguments(self) -> str | None:

@@ -90,6 +90,8 @@ class Drive:
         )
         self.loop = RunLoop(self, self._context)
         self.root: asyncio.Task[Any] | None = None
+        self.end_state: str | None = None
+        """What the runner says of its state for the record of the end."""
         plan.lane.loop = plan.loop
         plan.lane.on_commit = self._committed
         plan.lane.on_refused = self._on_refused

@@ -179,7 +179,7 @@ class Ending:
         self._is_written = True
         self.drive.recorder.is_muted = False
         if change.status in (Status.COMPLETED, Status.FAILED):
-            self.drive.recorder.status(change.status, data, _cause(error))
+            self.drive.recorder.status(change.status, data, _cause(error), self.drive.end_state)
         else:
             self.drive.recorder.status(change.status, _why(error))
         n = self.drive.recorder.flush(change)

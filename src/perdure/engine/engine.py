@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine, Generator, Iterable, Mapping
+from collections.abc import AsyncIterator, Coroutine, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from perdure.core import checkpoints, ids, keys, recovery
 from perdure.core.fold import fold
-from perdure.core.records import InterruptRow, Loaded, NewRun, QuestionStatus, Record, RecordType, RunRow
+from perdure.core.records import InterruptRow, Kind, Loaded, QuestionStatus, Record, RecordType, RunRow
 from perdure.core.settings import EngineSettings, get_config
 from perdure.core.states import Status, is_terminal
 from perdure.engine.answers import choose_answers
 from perdure.engine.context import TaskScope, current
 from perdure.engine.drive import Drive
 from perdure.engine.ending import DriveEnd
+from perdure.engine.forks import ForkPoint, fork_of
 from perdure.engine.host import Host, digest_of_input, new_run_id
 from perdure.engine.liveness import dead_owners
-from perdure.engine.results import RunResult, forked_interrupt, question_dict, result_of
+from perdure.engine.results import RunResult, question_dict, result_of
 from perdure.engine.runner import Runner
 from perdure.engine.streams import Event, stream
 from perdure.engine.work import Work
@@ -215,8 +216,10 @@ class Engine:
         interrupt_id: str | None = None,
         repeat_operation: str | None = None,
         answered_by: str | None = None,
+        state_patch: str | None = None,
     ) -> RunResult[Any]:
         """Answer and go on; or go on after a crash, a failure, a decision. Refused resumes change nothing.
+        `state_patch` (encoded, of a runner that has a state) is stored in the same transaction as the decision.
 
         Raises `ChainCheckpointError` (unknown id), `ChainResumeError` (a question is open and no answer given),
         `AlreadyResumed` (nothing is open, or the run has completed), `AmbiguousAnswer`, `RunBusy` (somebody runs it),
@@ -228,14 +231,24 @@ class Engine:
             raise DurableRecoveryError(
                 f"run {execution_id} belongs to {row.kind} {row.runner!r}, not to {runner.name!r}"
             )
+        patches = self._patches(state_patch)
         if resume_value is not None:
-            await self.answer(execution_id, resume_value, interrupt_id=interrupt_id, answered_by=answered_by, row=row)
+            answers = {"interrupt_id": interrupt_id, "answered_by": answered_by, "row": row, "records": patches}
+            await self.answer(execution_id, resume_value, **answers)
         elif repeat_operation is not None:
+            if patches:
+                raise InvalidInputError("modified_state", "is given beside repeat_operation; use one of the two")
             await self._repeat(row, repeat_operation)
         else:
-            await self._go_on(row)
+            await self._go_on(row, patches)
         self.host.news.tell()
         return await self._follow_after(runner, execution_id)
+
+    def _patches(self, state_patch: str | None) -> list[Record]:
+        if state_patch is None:
+            return []
+        self.host.settings.limits.check_payload("modified_state", state_patch)
+        return [Record(RecordType.PATCHED, kind=Kind.PATCH, name="state", data=state_patch)]
 
     async def _follow_after(self, runner: Runner, run_id: str) -> RunResult[Any]:
         """Follow a run that an answer has just made runnable: a question still open is a pause only after it was
@@ -255,6 +268,7 @@ class Engine:
         interrupt_id: str | None = None,
         answered_by: str | None = None,
         row: RunRow | None = None,
+        records: Sequence[Record] = (),
     ) -> None:
         """Store answers and make the run runnable, in one transaction; whoever has the runner goes on."""
         row = row or await self._get(execution_id)
@@ -267,24 +281,28 @@ class Engine:
         for text in answers.values():
             self.host.settings.limits.check_payload("resume_value", text)
         by = None if answered_by is None else ids.check_id(answered_by, "answered_by")
-        await self.store.interrupt_answer(execution_id, answers, answered_by=by)
+        await self.store.interrupt_answer(execution_id, answers, answered_by=by, records=records)
         if execution_id in self.host.drives:
             await self.host.take_facts()
 
-    async def _go_on(self, row: RunRow) -> None:
+    async def _go_on(self, row: RunRow, patches: Sequence[Record]) -> None:
         run_id = row.run_id
         if row.status in (Status.COMPLETED, Status.CANCELLED):
             raise AlreadyResumed(run_id, f"run {run_id} is {row.status}; to run again, fork it or use a new id")
         if row.status == Status.FAILED:
-            await self._retry(row)
+            await self._retry(row, patches)
             return
         if row.status == Status.NEEDS_ATTENTION:
-            await self.store.run_reopen(run_id)
+            await self.store.run_reopen(run_id, patches)
             return
         if row.status == Status.WAITING and await self._questions(run_id):
             raise ChainResumeError(f"run {run_id} waits for an answer; give one with resume_value=Resume(approved=...)")
         if row.status == Status.RUNNING and row.worker_id is not None and await self.host.is_alive(row.worker_id):
             raise RunBusy(run_id)
+        if patches:
+            if row.worker_id is not None:
+                await self.host.bury([row.worker_id])
+            await self.store.run_patch(run_id, patches)
 
     async def _repeat(self, row: RunRow, operation_id: str) -> None:
         """A person's decision to perform an operation in doubt again."""
@@ -311,7 +329,7 @@ class Engine:
         await self._retry(row)
         return await self._follow_after(runner, execution_id)
 
-    async def _retry(self, row: RunRow) -> None:
+    async def _retry(self, row: RunRow, patches: Sequence[Record] = ()) -> None:
         loaded = await self.store.run_load(row.run_id)
         cause = next(
             (r.name for r in reversed(loaded.records) if r.type == RecordType.STATUS and r.outcome == "failed"), None
@@ -325,7 +343,7 @@ class Engine:
                 "operations ran after it. A retry would only replay that; fork before it: "
                 f"checkpoint_id='{_before(loaded, op.seq)}'"
             )
-        await self.store.run_retry(row.run_id, plan.drops)
+        await self.store.run_retry(row.run_id, [*plan.drops, *patches])
 
     async def fork(
         self,
@@ -336,11 +354,13 @@ class Engine:
         value: Any = None,
         has_value: bool = False,
         new_id: str | None = None,
+        state_patch: str | None = None,
     ) -> RunResult[Any]:
         """Branch into a new, independent run that begins with what was recorded up to the checkpoint. The source is
         untouched.
 
-        A new input makes sense only from the start: with one, nothing else is taken over.
+        A new input makes sense only from the start: with one, nothing else is taken over. `state_patch` (encoded, of a
+        runner that has a state) is the first thing recorded after the fork point.
         """
         self._check_open()
         row = await self._get(execution_id)
@@ -353,32 +373,10 @@ class Engine:
         loaded = await self.store.run_load(execution_id)
         seq = 1 if has_value else checkpoints.fork_point(loaded, checkpoint_id)
         run_id = new_run_id() if new_id is None else ids.check_id(new_id, "new_id")
-        await self._store_fork(runner, loaded, run_id, seq, value, has_value)
+        data = runner.encode_input(value) if has_value else None
+        fork = fork_of(runner, loaded, ForkPoint(run_id, seq, data, self._patches(state_patch)))
+        await self.store.run_fork(fork.run, fork.records, fork.answered)
         return await self._follow_after(runner, run_id)
-
-    async def _store_fork(
-        self, runner: Runner, loaded: Loaded, run_id: str, seq: int, value: Any, has_value: bool
-    ) -> None:
-        records = recovery.fork_records(loaded.records, seq)
-        data = runner.encode_input(value) if has_value else fold(loaded.records).recorded_input()
-        new = NewRun(
-            run_id=run_id,
-            root_id=run_id,
-            runner=runner.name,
-            kind=runner.kind,
-            version=loaded.run.version if not has_value else runner.version,
-            input_digest=digest_of_input(data),
-            input_data=data,
-            forked_from=loaded.run.run_id,
-            forked_seq=seq,
-        )
-        answered = [
-            forked_interrupt(row, run_id)
-            for row in loaded.interrupts
-            if row.answer is not None and (row.answer_seq or 0) <= seq and row.delivered_at is not None
-        ]
-        kept = [] if has_value else [r for r in records if r.type != RecordType.SUBMITTED]
-        await self.store.run_fork(new, kept, [] if has_value else answered)
 
     async def cancel(self, execution_id: str, *, cancelled_by: str | None = None) -> str:
         """Ask for a run to be cancelled; durable when this returns. Returns the run's status at that moment: an owned

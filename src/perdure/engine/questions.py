@@ -198,7 +198,7 @@ class Questions:
                 slot = f"{line.number}.{line.questions}"
                 line.questions += 1
                 bind = bind or len(scope.lines) > 1
-            row = scope.answers.get(slot)
+            slot, row = self._asked_anew(scope, slot, bind, codec.digest(text))
             if row is None or row.answer is None:
                 question = row or self._new_question(scope.call, slot, reason, text, bind)
                 if row is None:
@@ -216,6 +216,17 @@ class Questions:
         if row.digest != codec.digest(text):
             self._context_differs(scope.call, row, bind, is_direct=False)
         return row.answer
+
+    def _asked_anew(self, scope: BodyScope, slot: str, bind: bool, digest: str) -> tuple[str, InterruptRow | None]:
+        """The slot and row of this question. A bound one that was answered for another context, since when a person has
+        changed the state, is asked again under a slot of its own: what was approved is what runs."""
+        row, first = scope.answers.get(slot), slot
+        for number in range(1, len(self.drive.journal.state_patches) + 1):
+            if row is None or row.answer is None or row.digest == digest or not (bind or row.bind):
+                break
+            slot = f"{first}~{number}"
+            row = scope.answers.get(slot)
+        return slot, row
 
     def _next_ordinal(self) -> int:
         """Questions of one moment are listed in the order they were asked."""

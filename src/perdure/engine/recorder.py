@@ -69,14 +69,16 @@ class Recorder:
     def complete(self, call: Call, outcome: Outcome, loop_s: float) -> Outcome:
         """An operation has ended; returns what the code is to see (a result too large is an error)."""
         outcome = self._bounded(call, outcome)
-        self._record_call(RecordType.COMPLETED, call, outcome.kind, outcome.data, loop_s, None)
+        state = None if call.tell_state is None or self.is_muted else call.tell_state(outcome)
+        self._record_call(RecordType.COMPLETED, call, outcome.kind, outcome.data, loop_s, None, state)
         return outcome
 
     def suspend(self, call: Call, questions: Sequence[Question] = (), waits_for: Sequence[str] = ()) -> None:
         """An operation has asked; its new questions go into the same entry. `waits_for` are all interrupt ids it
         waits for."""
         data = codec.encode(list(waits_for)) if waits_for else None
-        self._record_call(RecordType.SUSPENDED, call, None, data, self.clock(), None)
+        state = None if call.tell_state is None or self.is_muted else call.tell_state(None)
+        self._record_call(RecordType.SUSPENDED, call, None, data, self.clock(), None, state)
         self._questions.extend(questions)
 
     def deliver(self, call: Call, interrupt_id: str) -> None:
@@ -120,12 +122,20 @@ class Recorder:
             )
         )
 
-    def status(self, status: str, data: str | None, cause: str | None = None) -> None:
+    def status(self, status: str, data: str | None, cause: str | None = None, state: str | None = None) -> None:
         """The run's new status; `cause` is the key of the operation whose error failed it."""
-        self.record(Record(RecordType.STATUS, outcome=status, data=data, name=cause, clock_s=self.clock()))
+        clock_s = self.clock()
+        self.record(Record(RecordType.STATUS, outcome=status, data=data, name=cause, clock_s=clock_s, state=state))
 
     def _record_call(
-        self, type: RecordType, call: Call, outcome: str | None, data: str | None, clock_s: float, wait_s: float | None
+        self,
+        type: RecordType,
+        call: Call,
+        outcome: str | None,
+        data: str | None,
+        clock_s: float,
+        wait_s: float | None,
+        state: str | None = None,
     ) -> None:
         spec = call.spec
         self.record(
@@ -142,6 +152,7 @@ class Recorder:
                 data,
                 wait_s,
                 clock_s,
+                state,
             )
         )
 

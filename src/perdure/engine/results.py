@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from perdure.core import codec, ids, keys
+from perdure.core import codec, keys
 from perdure.core.records import InterruptRow
 from perdure.core.states import Status
 from perdure.engine.calls import OWN_ERRORS
@@ -46,9 +46,3 @@ def question_dict(row: InterruptRow) -> dict[str, Any]:
         "node_id": keys.operation_key(row.path, row.index),
         "agent_path": None,
     }
-
-
-def forked_interrupt(row: InterruptRow, run_id: str) -> InterruptRow:
-    """An answered question as a fork inherits it, under an id of its own."""
-    key = keys.operation_key(row.path, row.index)
-    return replace(row, run_id=run_id, interrupt_id=ids.interrupt_id(run_id, key, row.slot))

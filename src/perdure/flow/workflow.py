@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
 from perdure.core import codec, ids
-from perdure.core.records import Kind, OutcomeKind, Recovery
-from perdure.engine.calls import Call, CallSpec, function_name, return_type, spec_of
-from perdure.engine.context import BodyScope, TaskScope, current
-from perdure.engine.drive import Drive
-from perdure.errors import ChainError, InvalidInputError, PerdureError, RunLost
+from perdure.core.records import Kind, Recovery
+from perdure.engine.calls import CallSpec, function_name, return_type, spec_of
+from perdure.engine.context import BodyScope, current
+from perdure.errors import ChainError, InvalidInputError, PerdureError
 from perdure.flow import ambient
 from perdure.flow.names import claim_name
+from perdure.flow.nesting import run_nested
 from perdure.flow.variables import _execution_id
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Workflow(Generic[I, O]):
             )
         drive = scope.drive
         call = drive.calling.call(scope, self._spec, args, kwargs)
-        return drive.calling.pending(call, _nested(drive, call, self._function))
+        return drive.calling.pending(call, run_nested(drive, call, self._function))
 
     # Runs.
 
@@ -250,33 +250,6 @@ def _refuse_state(state: Any) -> None:
             "a workflow function has no state to modify: its checkpoints are a view of what it has recorded "
             "(modified_state)"
         )
-
-
-async def _nested(drive: Drive, call: Call, function: Callable[..., Coroutine[Any, Any, Any]]) -> Any:
-    """One operation whose body is workflow code: it runs in the caller's task, numbered under the operation's key."""
-    op = drive.journal.operations.get(call.key)
-    if op is not None and op.is_completed and op.outcome != OutcomeKind.CANCELLED:
-        return await drive.calling.wait_recorded(call)
-    scope = drive.loop.current_scope()
-    if op is None or op.attempt == 0:
-        drive.recorder.begin(call)
-    inside = TaskScope(drive, call.key)
-    drive.loop.enter_scope(inside)
-    try:
-        value = await function(*call.args, **call.kwargs)
-        await drive.calling.unwind_cancelled(inside.around)
-        drive.calling.check_awaited(call)
-        outcome = drive.calling.outcome_of(call, value)
-    except (RunLost, GeneratorExit):
-        raise
-    except BaseException as error:
-        outcome = drive.calling.error_outcome(call, error)
-        if outcome is None:
-            raise
-    finally:
-        inside.around.is_ended = True
-        drive.loop.enter_scope(scope)
-    return await drive.calling.wait_arrived(call, outcome)
 
 
 class WorkflowDecorator(Protocol):

@@ -1,0 +1,63 @@
+"""What a fork begins with. Decides what it inherits: nothing that was answered or recorded after its fork point
+(law 10). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from perdure.core import codec, ids, keys, recovery
+from perdure.core.fold import fold
+from perdure.core.records import InterruptRow, Loaded, NewRun, Record, RecordType
+from perdure.engine.runner import Runner
+
+
+@dataclass(frozen=True, slots=True)
+class ForkPoint:
+    """The source's records up to `seq`, or a new input instead of them; then what a person changed."""
+
+    run_id: str
+    seq: int
+    input_data: str | None
+    patches: Sequence[Record]
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A new run as the store takes it."""
+
+    run: NewRun
+    records: Sequence[Record]
+    answered: Sequence[InterruptRow]
+
+
+def fork_of(runner: Runner, source: Loaded, point: ForkPoint) -> Fork:
+    """The run that branches off at this point."""
+    is_new = point.input_data is not None
+    data = point.input_data or fold(source.records).recorded_input()
+    run = NewRun(
+        run_id=point.run_id,
+        root_id=point.run_id,
+        runner=runner.name,
+        kind=runner.kind,
+        version=runner.version if is_new else source.run.version,
+        input_digest=codec.digest(data),
+        input_data=data,
+        forked_from=source.run.run_id,
+        forked_seq=point.seq,
+    )
+    if is_new:
+        return Fork(run, point.patches, [])
+    kept = [r for r in recovery.fork_records(source.records, point.seq) if r.type != RecordType.SUBMITTED]
+    answered = [
+        _inherited(row, point.run_id)
+        for row in source.interrupts
+        if row.answer is not None and (row.answer_seq or 0) <= point.seq and row.delivered_at is not None
+    ]
+    return Fork(run, [*kept, *point.patches], answered)
+
+
+def _inherited(row: InterruptRow, run_id: str) -> InterruptRow:
+    """An answered question under an id of the fork's own."""
+    key = keys.operation_key(row.path, row.index)
+    return replace(row, run_id=run_id, interrupt_id=ids.interrupt_id(run_id, key, row.slot))

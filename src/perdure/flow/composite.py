@@ -1,0 +1,153 @@
+"""Nodes whose body is workflow code: nested chains and workflows, and nodes that run several things at once.
+
+Decides what such a node's result is, and what the failure of one branch means to the others. Their operations are
+below the node's own, so each is recorded, repeated or asked about by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from perdure.core import keys, snapshots
+from perdure.engine.calls import Call, Outcome
+from perdure.errors import ChainError, ChainStateError
+from perdure.flow.front import Beginning, Front, Open
+from perdure.flow.nesting import run_nested
+from perdure.flow.node_bodies import GetMoment, agent_input
+from perdure.flow.plan import CHAIN_TYPE, Branch
+
+_SWALLOWING = frozenset({"continue", "any_success"})
+
+
+async def run(front: Front, open_: Open) -> Any:
+    """The node's result: recorded, or made by running what is inside."""
+    inside = _parallel if open_.node.branches else _runner
+    return await run_nested(front.drive, open_.call, functools.partial(inside, front, open_))
+
+
+async def _runner(front: Front, open_: Open, moment_of: GetMoment) -> Any:
+    runner, given = open_.node.runner, open_.node.given
+    if runner.kind != CHAIN_TYPE:
+        return await runner.drive(agent_input(given, moment_of()))
+    if given.options.input is not None or given.input_mapping is not None:
+        return await _chain(front, open_, runner, agent_input(given, moment_of()), open_.call.key)
+    return await _chain(front, open_, runner, None, open_.call.key)
+
+
+async def _chain(front: Front, open_: Open, chain: Any, value: Any, key: str) -> Any:
+    """A nested chain. Without an input of its own (None) it goes on from the state, and gives back what it wrote."""
+    plan, visit, is_sharing = chain.plan, open_.visit, value is None
+    state = visit.before if is_sharing else value if isinstance(value, dict) else {"input": value}
+    if plan.schema is not None:
+        state = plan.schema.fill(state)
+    stored = functools.partial(front.stored, visit.parents[0])
+    inner = Front(plan, front.drive, key, state, Beginning(stored, front.context))
+    if is_sharing:
+        open_.inner.append(inner)
+    try:
+        await inner.run()
+    except Exception:
+        if open_.node.given.options.failure_mode in _SWALLOWING:
+            inner.stop()  # the chain goes on without it: what is open in it may not
+        raise
+    return inner.written() if is_sharing and open_.node.given.output_key is None else inner.output()
+
+
+# --- several at once ------------------------------------------------------------------------------------
+
+
+async def _parallel(front: Front, open_: Open, moment_of: GetMoment) -> Any:
+    options = open_.node.given.options
+    branches = open_.node.branches
+    limit = asyncio.Semaphore(options.max_concurrency) if options.max_concurrency is not None else None
+    if options.over is not None:
+        items = moment_of().render(options.over)
+        if not isinstance(items, list | tuple):
+            raise ChainStateError("over", f"node {open_.node.given.id!r} needs a list, and has {type(items).__name__}")
+        names: Sequence[str] = [str(number) for number in range(len(items))]
+        work = [_branch(front, open_, branches[0], n, (moment_of, item)) for n, item in enumerate(items)]
+    else:
+        names = [branch.name for branch in branches]
+        work = [_branch(front, open_, branch, 0, (moment_of,)) for branch in branches]
+    tasks = [front.drive.loop.create_task(_limited(limit, one)) for one in work]
+    try:
+        results = await _all(tasks, is_fast=options.failure_mode == "fail_fast")
+    except asyncio.CancelledError:
+        for task in tasks:
+            task.cancel()
+        raise
+    return _result(open_, names, results)
+
+
+async def _limited(limit: asyncio.Semaphore | None, work: Coroutine[Any, Any, Any]) -> Any:
+    if limit is None:
+        return await work
+    async with limit:
+        return await work
+
+
+async def _all(tasks: Sequence[asyncio.Task[Any]], *, is_fast: bool) -> list[Any]:
+    """Values and exceptions in the order of the tasks. `is_fast`: the first failure ends the others."""
+    pending = set(tasks)
+    while pending:
+        when = asyncio.FIRST_EXCEPTION if is_fast else asyncio.ALL_COMPLETED
+        done, pending = await asyncio.wait(pending, return_when=when)
+        if is_fast and any(not task.cancelled() and task.exception() is not None for task in done):
+            for task in pending:
+                task.cancel()
+            is_fast = False
+    return [asyncio.CancelledError() if task.cancelled() else task.exception() or task.result() for task in tasks]
+
+
+def _result(open_: Open, names: Sequence[str], results: Sequence[Any]) -> Any:
+    given = open_.node.given
+    errors = [one for one in results if isinstance(one, BaseException)]
+    for error in errors:
+        if not isinstance(error, Exception | asyncio.CancelledError):
+            raise error  # this drive ends, or the process does
+    failures = [error for error in errors if isinstance(error, Exception)]
+    match given.options.failure_mode:
+        case "raise" | "fail_fast" if errors:
+            raise failures[0] if failures else errors[0]
+        case "any_success" if len(errors) == len(results) and results:
+            told = "; ".join(f"{name}: {_told(error)}" for name, error in zip(names, errors, strict=True))
+            raise ChainError(f"everything that node {given.id!r} ran has failed: {told}")
+    is_kept = given.options.failure_mode != "any_success"
+    shown = [
+        (name, {"error": _told(one)} if isinstance(one, BaseException) else one)
+        for name, one in zip(names, results, strict=True)
+        if is_kept or not isinstance(one, BaseException)
+    ]
+    return dict(shown) if given.options.branches else [one for _, one in shown]
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+async def _branch(front: Front, open_: Open, branch: Branch, index: int, args: tuple[Any, ...]) -> Any:
+    drive = front.drive
+    call = Call(branch.spec, keys.node_path(open_.call.key, branch.name), index, args)
+    call.tell_state = functools.partial(_said, front, open_, call)
+    drive.calling.register(call)
+    if branch.runner is None:
+        return await drive.calling.wait(call)
+    return await run_nested(drive, call, functools.partial(_branch_inside, front, open_, branch, call.key))
+
+
+async def _branch_inside(
+    front: Front, open_: Open, branch: Branch, key: str, moment_of: GetMoment, item: Any = None
+) -> Any:
+    value = item if item is not None else agent_input(open_.node.given, moment_of())
+    if branch.runner.kind == CHAIN_TYPE:
+        return await _chain(front, open_, branch.runner, value, key)
+    return await branch.runner.drive(value)
+
+
+def _said(front: Front, open_: Open, call: Call, outcome: Outcome | None) -> str | None:
+    """A branch changes nothing by itself: the state is the one its node began with."""
+    visit = open_.visit
+    return snapshots.store_before(front.stored(visit.parents[0]), call.key, visit.before)[0]
