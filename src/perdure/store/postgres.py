@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PROGRESS_S = 0.05
-_MAX_READERS = 4
+_MIN_READERS, _MAX_READERS = 0, 4
 _READER_LIFETIME_S = 1800.0
 _READER_WAIT_S = 15.0
 
@@ -52,8 +52,9 @@ class PostgresDriver:
     beat_s = 0.25
     missed_s = 0.6
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, min_readers: int = _MIN_READERS, max_readers: int = _MAX_READERS) -> None:
         self._psycopg = load_psycopg()
+        self._min_readers, self._max_readers = min_readers, max_readers
         parsed = postgres_url.parse(url)
         self.url = postgres_url.redacted(url)
         self._schema = parsed.schema
@@ -204,8 +205,8 @@ class PostgresDriver:
                 self._readers = psycopg_pool.ConnectionPool(
                     self._info,
                     kwargs={"autocommit": True, "prepare_threshold": None},
-                    min_size=0,
-                    max_size=_MAX_READERS,
+                    min_size=self._min_readers,
+                    max_size=self._max_readers,
                     max_lifetime=_READER_LIFETIME_S,
                     timeout=_READER_WAIT_S,
                     num_workers=1,

@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from perdure.errors import InvalidInputError
 
 SCHEMES = ("postgresql", "postgres")
+DEFAULT_SCHEMA = "perdure"
 _SCHEMA = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_KEYWORD = re.compile(r"(\w+)\s*=\s*(?:'((?:[^'\\]|\\.)*)'|((?:[^\s'\\]|\\.)*))(?:\s+|\Z)", re.DOTALL)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _MAX_SCHEMA_BYTES = 50
 """Leaves room for the channel's prefix in the 63 bytes of a Postgres name."""
 
@@ -50,9 +53,9 @@ def parse(url: str) -> PostgresUrl:
     # quote, not quote_plus: libpq takes a plus sign for a plus sign
     query = urlencode([pair for pair in given if pair[0] not in own], quote_via=quote)
     return PostgresUrl(
-        conninfo=urlunsplit(("postgresql", parts.netloc, parts.path, query, "")),
+        conninfo=_joined("postgresql", parts.netloc, parts.path, query),
         direct=_direct(own.get("direct")),
-        schema=_schema(own.get("schema", "perdure")),
+        schema=check_schema(own.get("schema", DEFAULT_SCHEMA)),
         prepare=_prepare(own.get("prepare")),
     )
 
@@ -62,22 +65,56 @@ def redacted(url: str) -> str:
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
     name, colon, _ = user.partition(":")
-    query = [(key, "***" if key in ("password", "direct") else value) for key, value in parse_qsl(parts.query)]
-    return urlunsplit(
-        (
-            parts.scheme,
-            f"{name}{':***' if colon else ''}{at}{host}",
-            parts.path,
-            urlencode(query, quote_via=quote, safe="/*"),
-            "",
-        )
+    query = [
+        (key, "***" if key in ("password", "sslpassword", "direct") else value) for key, value in parse_qsl(parts.query)
+    ]
+    return _joined(
+        parts.scheme,
+        f"{name}{':***' if colon else ''}{at}{host}",
+        parts.path,
+        urlencode(query, quote_via=quote, safe="/*"),
     )
 
 
-def _schema(name: str) -> str:
-    if not _SCHEMA.match(name) or len(name) > _MAX_SCHEMA_BYTES:
+def with_schema(connection_string: str, schema: str) -> str:
+    """A URL, or libpq's keywords (`host=... dbname=...`), as a URL that names the schema. One that the URL names itself
+    stands if `schema` is the default. `InvalidInputError` for what is neither, or names two schemas."""
+    is_url = connection_string.lstrip().startswith(tuple(f"{scheme}://" for scheme in SCHEMES))
+    url = connection_string.strip() if is_url else _from_keywords(connection_string)
+    named = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True)).get("schema")
+    if named is None:
+        return f"{url}{'&' if '?' in url else '?'}schema={schema}"
+    if schema not in (named, DEFAULT_SCHEMA):
+        raise InvalidInputError("schema", f"is {schema!r}, the connection string names {named!r}")
+    check_schema(named)
+    return url
+
+
+def _from_keywords(text: str) -> str:
+    """The URL for libpq's `key = value` pairs, whose values may be in single quotes with backslash escapes."""
+    query: list[tuple[str, str]] = []
+    rest = text.strip()
+    while rest:
+        pair = _KEYWORD.match(rest)
+        if pair is None:
+            # Not quoted: it may hold a password.
+            raise InvalidInputError("connection_string", "is neither postgresql://... nor libpq's key=value pairs")
+        key, quoted, plain = pair.groups()
+        query.append((key, _ESCAPED.sub(r"\1", plain if quoted is None else quoted)))
+        rest = rest[pair.end() :]
+    return _joined("postgresql", "", "", urlencode(query, quote_via=quote))
+
+
+def _joined(scheme: str, netloc: str, path: str, query: str) -> str:
+    """`urlunsplit` leaves the slashes out when there is no host, and libpq takes that for keywords."""
+    return f"{scheme}://{netloc}{path}{'?' if query else ''}{query}"
+
+
+def check_schema(name: str) -> str:
+    """The name as it is. `InvalidInputError` if it is none, or too long."""
+    if not isinstance(name, str) or not _SCHEMA.match(name) or len(name) > _MAX_SCHEMA_BYTES:
         raise InvalidInputError(
-            "schema", f"{unquote(name)!r} is no name: letters, digits and _ only, at most {_MAX_SCHEMA_BYTES}"
+            "schema", f"{unquote(str(name))!r} is no name: letters, digits and _ only, at most {_MAX_SCHEMA_BYTES}"
         )
     return name
 

@@ -39,5 +39,6 @@ INSERT INTO checkpoint (id, run_id, seq, after_seq, status, content, put_at, par
 SELECT :id, :run_id, :seq, :after_seq, :status, :content, :now, part ->> 'parent_checkpoint_id', part ->> 'chain_name',
     part ->> 'node_id', CAST(part ->> 'node_index' AS bigint), part ->> 'step_type', part -> 'state_snapshot',
     part -> 'node_input', part -> 'node_output', CAST(part ->> 'iteration' AS bigint), part -> 'iteration_counters',
-    part ->> 'interrupt_reason', part -> 'interrupt_context', part ->> 'agent_path', CAST(:created_at AS timestamptz)
+    part ->> 'interrupt_reason', part -> 'interrupt_context', part ->> 'agent_path',
+    coalesce(CAST(:created_at AS timestamptz), to_timestamp(:now))
 FROM (SELECT CAST(:shown AS jsonb) AS part) AS shown;
