@@ -14,7 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from perdure import EngineSettings, idempotent, open_engine, step, workflow
+from perdure.checkpointers.foreign import ForeignStore
 from perdure.core.resume import Resume
+from tests.support import third_party
 
 ROOT = Path(__file__).parents[2]
 LEASE_S = 0.6
@@ -109,10 +111,11 @@ class Child:
 
 
 @contextmanager
-def child(url: str, run_id: str, flow: str, *args: str) -> Iterator[Child]:
+def child(url: str | ForeignStore, run_id: str, flow: str, *args: str) -> Iterator[Child]:
     """A process that runs one workflow; killed at the end if it is still there."""
+    address = third_party.address_of(url) if isinstance(url, ForeignStore) else url
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.children", url, run_id, flow, *args],
+        [sys.executable, "-m", "tests.support.children", address, run_id, flow, *args],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -131,7 +134,7 @@ def child(url: str, run_id: str, flow: str, *args: str) -> Iterator[Child]:
 
 async def _main(url: str, run_id: str, name: str, answer: str = "") -> None:
     settings = EngineSettings(lease_s=LEASE_S, poll_s=0.02, grace_s=5.0)
-    async with open_engine(url, settings=settings) as engine:
+    async with open_engine(third_party.opened_at(url) or url, settings=settings) as engine:
         try:
             result = await engine.run(FLOWS[name], execution_id=run_id)
             if answer:

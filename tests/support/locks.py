@@ -8,10 +8,15 @@ from contextlib import contextmanager
 
 import psycopg
 
+from perdure.checkpointers.foreign import ForeignStore
+from tests.support.third_party import path_of
+
 
 @contextmanager
-def write_lock(url: str) -> Iterator[None]:
+def write_lock(url: str | ForeignStore) -> Iterator[None]:
     """While it is held nobody can write to the store; readers go on."""
+    if isinstance(url, ForeignStore):
+        url = f"sqlite:///{path_of(url)}"
     with _postgres_lock(url) if url.startswith("postgres") else _sqlite_lock(url):
         yield
 

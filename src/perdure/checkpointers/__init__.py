@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from perdure.checkpointers.ends import RUN_END, is_run_end, latest_forkable, latest_resumable
+    from perdure.checkpointers.foreign import ForeignCheckpointerWarning, ForeignStore, open_foreign
     from perdure.checkpointers.memory import MemoryCheckpointer
     from perdure.checkpointers.protocol import (
         Checkpoint,
@@ -21,6 +22,8 @@ _WHERE = {
     "RUN_END": "ends",
     "Checkpoint": "protocol",
     "Checkpointer": "protocol",
+    "ForeignCheckpointerWarning": "foreign",
+    "ForeignStore": "foreign",
     "MemoryCheckpointer": "memory",
     "PendingInterrupt": "protocol",
     "QuarantinableCheckpointer": "protocol",
@@ -28,12 +31,15 @@ _WHERE = {
     "is_run_end": "ends",
     "latest_forkable": "ends",
     "latest_resumable": "ends",
+    "open_foreign": "foreign",
 }
 
 __all__ = [
     "RUN_END",
     "Checkpoint",
     "Checkpointer",
+    "ForeignCheckpointerWarning",
+    "ForeignStore",
     "MemoryCheckpointer",
     "PendingInterrupt",
     "QuarantinableCheckpointer",
@@ -41,6 +47,7 @@ __all__ = [
     "is_run_end",
     "latest_forkable",
     "latest_resumable",
+    "open_foreign",
 ]
 
 

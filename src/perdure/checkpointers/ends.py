@@ -29,27 +29,24 @@ def latest_resumable(
     and did not fail; `runner` is what the message calls it.
     """
     last = latest or checkpointer.get_last(execution_id)
-    for row in _backwards(checkpointer, execution_id, last):
-        if _is_step(row):
-            return row
-        if is_run_end(row) and row.status != _FAILED:
-            raise AlreadyResumed(
-                execution_id,
-                f"{runner} {execution_id!r} is {row.status}; to run it again use a new id, to branch from one of its "
-                "steps fork it with checkpoint_id=...",
-            )
-    return None
+    if last is not None and is_run_end(last) and last.status != _FAILED:
+        raise AlreadyResumed(
+            execution_id,
+            f"{runner} {execution_id!r} is {last.status}; to run it again use a new id, to branch from one of its "
+            "steps fork it with checkpoint_id=...",
+        )
+    return _last_step(checkpointer, execution_id, last)
 
 
 def latest_forkable(
     checkpointer: Checkpointer, execution_id: str, *, checkpoint_id: str | None = None
 ) -> Checkpoint | None:
     """The row to fork from: the named one, or the last one of a node, whether or not the run has ended. None if it
-    holds nothing else than its end. Raises `ChainCheckpointError` for an id that is not there, or is that of the end."""
+    holds nothing else than its end. Raises `ChainCheckpointError` for an id that is not there, or is that of the end.
+    """
     if checkpoint_id is not None:
         return _named(checkpointer, execution_id, checkpoint_id)
-    rows = _backwards(checkpointer, execution_id, checkpointer.get_last(execution_id))
-    return next((row for row in rows if _is_step(row)), None)
+    return _last_step(checkpointer, execution_id, checkpointer.get_last(execution_id))
 
 
 def _named(checkpointer: Checkpointer, execution_id: str, checkpoint_id: str) -> Checkpoint:
@@ -63,11 +60,12 @@ def _named(checkpointer: Checkpointer, execution_id: str, checkpoint_id: str) ->
     return row
 
 
-def _backwards(checkpointer: Checkpointer, execution_id: str, last: Checkpoint | None) -> list[Checkpoint]:
-    """The rows, the last one first. It mostly decides alone; the history is read whole, and only if it does not."""
-    if last is None or _is_step(last) or (is_run_end(last) and last.status != _FAILED):
-        return [last] if last is not None else []
-    return checkpointer.list(execution_id, limit=NO_LIMIT)[::-1]
+def _last_step(checkpointer: Checkpointer, execution_id: str, last: Checkpoint | None) -> Checkpoint | None:
+    """The last row of a node. Mostly it is the last of all; the history is read whole, and only if it is not."""
+    if last is None or _is_step(last):
+        return last
+    rows = checkpointer.list(execution_id, limit=NO_LIMIT)
+    return next((row for row in reversed(rows) if _is_step(row)), None)
 
 
 def _is_step(row: Checkpoint) -> bool:
