@@ -112,7 +112,7 @@ class _View:
             node_index=len(self.found),
             step_type=step_type,
             status=status,
-            output=record.data,
+            output=record.data if self._reader is None else self._reader.results.get(key, record.data),
             seq=record.seq,
             created_at=record.at,
             operation=key,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from perdure.core import keys
+from perdure.core import keys, snapshots
 from perdure.core.records import InterruptRow, Kind, OutcomeKind, QuestionStatus, RecordType, Recovery, StoredRecord
 from perdure.errors import DurableRecoveryError
 
@@ -166,7 +166,27 @@ def fold(records: Iterable[StoredRecord], interrupts: Iterable[InterruptRow] = (
         journal.apply(record)
     for row in interrupts:
         journal.add_interrupt(row)
+    if any(snapshots.is_packed(op.state) for op in journal.operations.values()):
+        _unpack(journal)
     return journal
+
+
+def _unpack(journal: Journal) -> None:
+    """Put results in their place that are recorded as a part of the state."""
+    reader = states_of(journal)
+    for key, text in reader.results.items():
+        op = journal.operations[key]
+        if op.is_completed and op.outcome == OutcomeKind.VALUE:
+            op.data = text
+
+
+def states_of(journal: Journal) -> snapshots.Reader:
+    """The states that the journal has, by key of the operations."""
+    reader = snapshots.Reader(journal.input_data)
+    for op in sorted(journal.operations.values(), key=lambda op: op.seq):
+        if op.state is not None:
+            reader.take(op.key, op.state, op.data if op.is_completed else None)
+    return reader
 
 
 def _submitted(journal: Journal, record: StoredRecord) -> None:

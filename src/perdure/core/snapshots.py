@@ -8,9 +8,9 @@ state takes at most twice its size. For people and forks: nothing reads it to re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from perdure.core import codec, delta, lineage
 from perdure.core.codec.text import dumps, loads
@@ -19,12 +19,25 @@ from perdure.core.codec.text import dumps, loads
 #   ["merge"]                              the operation's result is an object: its keys are set
 #   ["put", path, path_in_result]          what the result has there is set
 #   ["ins", path, at, n, path_in_result]   n items from `at` give way to the list that the result has there
+#
+# {"packed": ..., "from": ...}: the record has no result of its own, since it would say again what the state had
+# already. It is what the state has afterwards: under one key (a text), or a dict of these keys (a list).
 State = dict[str, Any]
 Path = list[str | int]
 
 _ENOUGH = 0.9
 """A whole state is written a little early: to look how large it really is costs as much as to write it."""
 _UNKNOWN = object()
+_PACKED = '{"packed"'
+_MIN_PACKED_CHARS = 2048
+"""Shorter results are recorded as they are, for whoever looks at the records."""
+
+
+class Said(NamedTuple):
+    """What a record says of the state. `is_packed`: and of the result, which is not recorded beside it."""
+
+    text: str | None
+    is_packed: bool = False
 
 
 @dataclass(slots=True)
@@ -46,61 +59,207 @@ def initial(key: str, state: State) -> Stored:
 
 def store(
     base: Stored, visit: lineage.Visit, result: Any, result_text: str | None, *, is_merged: bool
-) -> tuple[str, Stored]:
-    """The text for the state after `visit`, whose operation returned `result`, and what later ones build on.
+) -> tuple[Said, Stored]:
+    """What the record says of the state after `visit`, whose operation returned `result`, and what later ones build on.
     `is_merged`: the result is a dict, and what it has are the keys that the visit sets."""
-    changes = list(_changes(base.state, visit, result, is_merged))
+    if result_text is not None and len(result_text) >= _MIN_PACKED_CHARS:
+        found = _packed(base, visit, result, result_text, is_merged)
+        if found is not None:
+            return found
+    changes = _Changes(visit.writes, result)
+    is_direct = len(visit.parents) == 1 and visit.parents[0].after is base.state
+    if is_direct and is_merged and all(visit.after[name] is value for name, value in visit.writes.items()):
+        changes.merge(base.state, visit.writes, len(result_text or ""))
+    elif is_direct:  # the two states differ in what the visit wrote
+        changes.keys(base.state, visit.after, visit.writes)
+    else:
+        changes.states(base.state, visit.after)
     return _store(base, visit.key, visit.after, changes, result_text)
 
 
-def store_before(base: Stored, key: str, state: State) -> tuple[str, Stored]:
+def _packed(
+    base: Stored, visit: lineage.Visit, result: Any, result_text: str, is_merged: bool
+) -> tuple[Said, Stored] | None:
+    """The result as a part of the state, where that says much of it already (a list that has grown)."""
+    after = visit.after
+    packed: str | list[str]
+    if is_merged:
+        if not all(after[name] is value or name not in visit.writes for name, value in result.items()):
+            return None  # a reducer has made something else of it
+        packed = list(result)
+    else:
+        named = [name for name, value in visit.writes.items() if value is result and after[name] is result]
+        if not named:
+            return None
+        packed = named[0]
+    changes = _Changes()
+    changes.states(base.state, after)
+    if 2 * len(dumps(changes.operations)) > len(result_text):
+        return None
+    return _store(base, visit.key, after, changes, None, packed)
+
+
+def store_before(base: Stored, key: str, state: State) -> tuple[Said, Stored]:
     """The same for an operation that has no result: one that asks, the end of the run, the start of a nested chain."""
-    return _store(base, key, state, list(_differences(base.state, state)), None)
+    changes = _Changes()
+    if state is not base.state:
+        changes.states(base.state, state)
+    return _store(base, key, state, changes, None)
 
 
-def _store(base: Stored, key: str, state: State, operations: list[list[Any]], text: str | None) -> tuple[str, Stored]:
-    said = dumps({"from": base.key, "ops": operations})
-    if not operations:
-        return said, Stored(key, state, base.size, base.read)
-    is_referring = any(name in _REFERRING for name, *_ in operations)
-    read = base.read + len(said) + (len(text or "") if is_referring else 0)
-    size = max(2, base.size + _growth(base.state, state))
+def _store(
+    base: Stored, key: str, state: State, changes: _Changes, text: str | None, packed: str | list[str] | None = None
+) -> tuple[Said, Stored]:
+    head = {} if packed is None else {"packed": packed}
+    is_packed = packed is not None
+    said = dumps({**head, "from": base.key, "ops": changes.operations})
+    if not changes.operations:
+        return Said(said, is_packed), Stored(key, state, base.size, base.read)
+    read = base.read + len(said) + (len(text or "") if changes.is_referring else 0)
+    size = max(2, base.size + changes.grown)
     if read > 2 * size * _ENOUGH:  # an estimate: now it is worth looking
-        whole = dumps({"from": base.key, "whole": _tree(state)})
+        whole = dumps({**head, "from": base.key, "whole": loads(codec.encode(state))})
         size = len(whole)
         if read > 2 * size * _ENOUGH:
-            return whole, Stored(key, state, size, size)
-    return said, Stored(key, state, size, read)
+            return Said(whole, is_packed), Stored(key, state, size, size)
+    return Said(said, is_packed), Stored(key, state, size, read)
 
 
 _REFERRING = frozenset({"merge", "put", "ins"})
 
 
-def _tree(value: Any) -> Any:
-    return loads(codec.encode(value))
+# --- what changed ---------------------------------------------------------------------------------------
 
 
-def _growth(old: State, new: State) -> int:
-    """How much longer the text has become. Equal parts are found by identity: what did not change is shared."""
-    grown = 0
-    for name, value in new.items():
-        before = old.get(name, _UNKNOWN)
-        if before is not value:
-            grown += _weight_difference(before, value) + (len(name) + 4 if before is _UNKNOWN else 0)
-    if len(new) <= len(old):
-        grown -= sum(_weight(value) + len(name) + 4 for name, value in old.items() if name not in new)
-    return grown
+class _Changes:
+    """Operations that lead from one state to another, and how much longer that makes its text. What a visit wrote and
+    its operation returned is referred to in the result."""
 
+    def __init__(self, writes: Mapping[str, Any] | None = None, result: Any = _UNKNOWN) -> None:
+        self.operations: list[list[Any]] = []
+        self.grown = 0
+        self.is_referring = False
+        self._writes = writes or {}
+        self._result = result
 
-def _weight_difference(old: Any, new: Any) -> int:
-    if old is _UNKNOWN:
-        return _weight(new)
-    if type(old) is type(new) is list:
+    def merge(self, old: State, writes: Mapping[str, Any], result_chars: int) -> None:
+        """The result's keys are set."""
+        if writes:
+            self._say(["merge"], result_chars)
+            self.grown -= sum(_weight(old[name]) + len(name) + 4 for name in writes if name in old)
+
+    def states(self, old: State, new: State) -> None:
+        """Whatever is different."""
+        for name in old:
+            if name not in new:
+                self._delete([name], old[name])
+        self.keys(old, new, new)
+        self._order([], old, new)
+
+    def keys(self, old: State, new: State, names: Iterable[str]) -> None:
+        """What is different in these keys."""
+        for name in names:
+            value, source = new[name], self._source(name)
+            if name in old:
+                self._value(old[name], value, [name], source)
+            elif source is not None and value is source[1]:
+                self._say(["put", [name], source[0]], _weight(value) + len(name) + 4)
+            else:
+                self._set([name], value, len(name) + 4)
+
+    def _say(self, operation: list[Any], grown: int) -> None:
+        self.operations.append(operation)
+        self.grown += grown
+        self.is_referring = self.is_referring or operation[0] in _REFERRING
+
+    def _set(self, path: Path, value: Any, grown: int) -> None:
+        text = codec.encode(value)
+        self._say(["set", path, loads(text)], len(text) + grown)
+
+    def _delete(self, path: Path, old: Any) -> None:
+        self._say(["del", path], -_weight(old) - len(str(path[-1])) - 4)
+
+    def _order(self, path: Path, old: State, new: State) -> None:
+        reached = [name for name in old if name in new] + [name for name in new if name not in old]
+        if reached != list(new):
+            self._say(["order", path, list(new)], 0)
+
+    def _source(self, name: str) -> tuple[Path, Any] | None:
+        """Where in the operation's result a written value comes from, and that value."""
+        result = self._result
+        if name not in self._writes or result is _UNKNOWN:
+            return None
+        written = self._writes[name]
+        if written is result:
+            return [], result
+        if type(result) is dict and result.get(name, _UNKNOWN) is written:
+            return [name], written
+        return None
+
+    def _value(self, old: Any, new: Any, path: Path, source: tuple[Path, Any] | None = None) -> None:
+        if old is new:
+            return
+        kind = type(new)
+        if kind is list and type(old) is list:
+            self._list(old, new, path, source)
+        elif source is not None and new is source[1]:
+            self._say(["put", path, source[0]], _weight(new) - _weight(old))
+        elif kind is dict and _is_plain(old) and _is_plain(new):
+            self._dict(old, new, path)
+        elif kind is str and type(old) is str and old and new.startswith(old):
+            if len(new) > len(old):
+                self._say(["append", path, new[len(old) :]], len(new) - len(old))
+        elif not lineage.is_same(old, new):
+            self._set(path, new, -_weight(old))
+
+    def _dict(self, old: State, new: State, path: Path) -> None:
+        for name in old:
+            if name not in new:
+                self._delete([*path, name], old[name])
+        for name, value in new.items():
+            if name in old:
+                self._value(old[name], value, [*path, name])
+            else:
+                self._set([*path, name], value, len(name) + 4)
+        self._order(path, old, new)
+
+    def _list(self, old: list[Any], new: list[Any], path: Path, source: tuple[Path, Any] | None) -> None:
         head = _shared(old, new)
-        return sum(_weight(item) + 1 for item in new[head:]) - sum(_weight(item) + 1 for item in old[head:])
-    if type(old) is type(new) is str and new.startswith(old):
-        return len(new) - len(old)
-    return _weight(new) - _weight(old)
+        rest, left = len(old) - head, len(new) - head
+        tail = _shared(old[head:][::-1], new[head:][::-1]) if rest and left else 0
+        gone, come = rest - tail, left - tail
+        if gone == come:  # changed in place: only what differs inside each item
+            for index in range(head, head + gone):
+                self._value(old[index], new[index], [*path, index])
+            return
+        items = new[head : len(new) - tail]
+        lost = sum(_weight(item) + 1 for item in old[head : head + gone])
+        if source is not None and type(source[1]) is list and _are_one(items, source[1]):
+            self._say(["ins", path, head, gone, source[0]], _weight(items) - lost)
+        else:
+            text = codec.encode(items)
+            self._say(["splice", path, head, gone, loads(text)], len(text) - lost)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a dict is an object in the text too, under the same keys."""
+    if type(value) is not dict or (len(value) == 1 and str(next(iter(value))).startswith("$")):
+        return False
+    return all(type(key) is str for key in value)
+
+
+def _shared(old: list[Any], new: list[Any]) -> int:
+    """How many items the two begin with in common."""
+    count = 0
+    for before, after in zip(old, new, strict=False):
+        if before is not after and not lineage.is_same(before, after):
+            break
+        count += 1
+    return count
+
+
+def _are_one(items: list[Any], others: list[Any]) -> bool:
+    return len(items) == len(others) and all(map(lineage.is_same, items, others))
 
 
 def _weight(value: Any) -> int:
@@ -117,122 +276,9 @@ def _weight(value: Any) -> int:
     return len(codec.encode(value))
 
 
-# --- what changed ---------------------------------------------------------------------------------------
-
-
-def _changes(old: State, visit: lineage.Visit, result: Any, is_merged: bool) -> Iterator[list[Any]]:
-    """What the visit changed. It builds on one state only if its own is known to differ from it in what it wrote."""
-    writes = visit.writes
-    is_direct = len(visit.parents) == 1 and visit.parents[0].after is old
-    if not is_direct:
-        yield from _differences(old, visit.after, writes, result)
-    elif is_merged and all(visit.after[name] is value for name, value in writes.items()):
-        if writes:
-            yield ["merge"]
-    else:
-        for name in writes:
-            yield from _change(old, visit.after, name, writes, result)
-
-
-def _differences(
-    old: State, new: State, writes: Mapping[str, Any] | None = None, result: Any = _UNKNOWN
-) -> Iterator[list[Any]]:
-    for name in old:
-        if name not in new:
-            yield ["del", [name]]
-    for name in new:
-        yield from _change(old, new, name, writes or {}, result)
-    reached = [name for name in old if name in new] + [name for name in new if name not in old]
-    if reached != list(new):
-        yield ["order", [], list(new)]
-
-
-def _change(old: State, new: State, name: str, writes: Mapping[str, Any], result: Any) -> Iterator[list[Any]]:
-    value = new[name]
-    source = _source(name, writes, result)
-    if name not in old:
-        yield ["set", [name], _tree(value)] if source is None or value is not source[1] else ["put", [name], source[0]]
-        return
-    yield from _value_changes(old[name], value, [name], source)
-
-
-def _source(name: str, writes: Mapping[str, Any], result: Any) -> tuple[Path, Any] | None:
-    """Where in the operation's result a written value comes from, and that value."""
-    if name not in writes or result is _UNKNOWN:
-        return None
-    written = writes[name]
-    if written is result:
-        return [], result
-    if type(result) is dict and result.get(name, _UNKNOWN) is written:
-        return [name], written
-    return None
-
-
-def _value_changes(old: Any, new: Any, path: Path, source: tuple[Path, Any] | None = None) -> Iterator[list[Any]]:
-    if old is new:
-        return
-    kind = type(new)
-    if kind is list and type(old) is list:
-        yield from _list_changes(old, new, path, source)
-    elif source is not None and new is source[1]:
-        yield ["put", path, source[0]]
-    elif kind is dict and _is_plain(old) and _is_plain(new):
-        yield from _dict_changes(old, new, path)
-    elif kind is str and type(old) is str and old and new.startswith(old):
-        if len(new) > len(old):
-            yield ["append", path, new[len(old) :]]
-    elif not lineage.is_same(old, new):
-        yield ["set", path, _tree(new)]
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether a dict is an object in the text too, under the same keys."""
-    if type(value) is not dict or (len(value) == 1 and str(next(iter(value))).startswith("$")):
-        return False
-    return all(type(key) is str for key in value)
-
-
-def _dict_changes(old: State, new: State, path: Path) -> Iterator[list[Any]]:
-    for name in old:
-        if name not in new:
-            yield ["del", [*path, name]]
-    for name, value in new.items():
-        if name in old:
-            yield from _value_changes(old[name], value, [*path, name])
-        else:
-            yield ["set", [*path, name], _tree(value)]
-    reached = [name for name in old if name in new] + [name for name in new if name not in old]
-    if reached != list(new):
-        yield ["order", path, list(new)]
-
-
-def _list_changes(old: list[Any], new: list[Any], path: Path, source: tuple[Path, Any] | None) -> Iterator[list[Any]]:
-    head = _shared(old, new)
-    rest, left = len(old) - head, len(new) - head
-    tail = _shared(old[head:][::-1], new[head:][::-1]) if rest and left else 0
-    gone, come = rest - tail, left - tail
-    if gone == come:  # changed in place: only what differs inside each item
-        for index in range(head, head + gone):
-            yield from _value_changes(old[index], new[index], [*path, index])
-        return
-    items = new[head : len(new) - tail]
-    if source is not None and type(source[1]) is list and _are_one(items, source[1]):
-        yield ["ins", path, head, gone, source[0]]
-    else:
-        yield ["splice", path, head, gone, _tree(items)]
-
-
-def _shared(old: list[Any], new: list[Any]) -> int:
-    count = 0
-    for before, after in zip(old, new, strict=False):
-        if before is not after and not lineage.is_same(before, after):
-            break
-        count += 1
-    return count
-
-
-def _are_one(items: list[Any], others: list[Any]) -> bool:
-    return len(items) == len(others) and all(map(lineage.is_same, items, others))
+def is_packed(text: str | None) -> bool:
+    """Whether a record's state says its result, too."""
+    return text is not None and text.startswith(_PACKED)
 
 
 # --- reading --------------------------------------------------------------------------------------------
@@ -247,9 +293,11 @@ class Reader:
         """By key of the operation whose end or question left it; "" is the run's input."""
         self.costs: dict[str, int] = {"": len(input_data or "")}
         """Characters that have to be read for each, with what is referred to."""
+        self.results: dict[str, str] = {}
+        """Texts of packed results."""
 
     def take(self, key: str, text: str, result_text: str | None) -> Any:
-        """The state that a record says, as a tree."""
+        """The state that a record says, as a tree. What it says of a packed result is in `results` then."""
         said = loads(text)
         source = said["from"]
         if "whole" in said:
@@ -257,6 +305,9 @@ class Reader:
         else:
             state, cost = self._applied(source, said["ops"], text, result_text)
         self.states[key], self.costs[key] = state, cost
+        if "packed" in said:
+            names = said["packed"]
+            self.results[key] = dumps(state[names] if isinstance(names, str) else {name: state[name] for name in names})
         return state
 
     def _applied(self, source: str, operations: list[list[Any]], text: str, result_text: str | None) -> tuple[Any, int]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.core import codec, ids, keys
 from perdure.core.records import Kind, OutcomeKind, Recovery
 from perdure.core.retry import RetryPolicy
+from perdure.core.snapshots import Said
 from perdure.errors import (
     ChainCycleError,
     ChainError,
@@ -211,7 +212,7 @@ class Call:
     body: asyncio.Future[Any] | None = None
     scope: BodyScope | None = None
     timer: asyncio.TimerHandle | None = None
-    tell_state: Callable[[Outcome | None], str | None] | None = None
+    tell_state: Callable[[Outcome | None], Said] | None = None
     """What its end (or its question: None) makes of the state it belongs to, for the same record."""
 
     def __post_init__(self) -> None:

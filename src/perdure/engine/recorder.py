@@ -15,9 +15,12 @@ from perdure.core import codec
 from perdure.core.fold import Journal
 from perdure.core.records import OutcomeKind, Question, Record, RecordType, RunChange, StoredRecord
 from perdure.core.settings import Limits
+from perdure.core.snapshots import Said
 from perdure.engine.calls import Call, Outcome
 from perdure.errors import DurableLimitError
 from perdure.store.base import Entry, JournalStore, Lane
+
+_NOTHING = Said(None)
 
 
 class Recorder:
@@ -69,17 +72,20 @@ class Recorder:
     def complete(self, call: Call, outcome: Outcome, loop_s: float) -> Outcome:
         """An operation has ended; returns what the code is to see (a result too large is an error)."""
         outcome = self._bounded(call, outcome)
-        state = None if call.tell_state is None or self.is_muted else call.tell_state(outcome)
-        self._record_call(RecordType.COMPLETED, call, outcome.kind, outcome.data, loop_s, None, state)
+        said = self._said(call, outcome)
+        data = None if said.is_packed else outcome.data
+        self._record_call(RecordType.COMPLETED, call, outcome.kind, data, loop_s, None, said.text)
         return outcome
 
     def suspend(self, call: Call, questions: Sequence[Question] = (), waits_for: Sequence[str] = ()) -> None:
         """An operation has asked; its new questions go into the same entry. `waits_for` are all interrupt ids it
         waits for."""
         data = codec.encode(list(waits_for)) if waits_for else None
-        state = None if call.tell_state is None or self.is_muted else call.tell_state(None)
-        self._record_call(RecordType.SUSPENDED, call, None, data, self.clock(), None, state)
+        self._record_call(RecordType.SUSPENDED, call, None, data, self.clock(), None, self._said(call, None).text)
         self._questions.extend(questions)
+
+    def _said(self, call: Call, outcome: Outcome | None) -> Said:
+        return _NOTHING if call.tell_state is None or self.is_muted else call.tell_state(outcome)
 
     def deliver(self, call: Call, interrupt_id: str) -> None:
         """An answer enters a suspended operation."""

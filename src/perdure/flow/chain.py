@@ -56,11 +56,14 @@ class Chain(ChainRuns):
         reducers: Mapping[str, Callable[[Any, Any], Any]] | None = None,
     ) -> None:
         self.name = ids.check_id(name, "name")
+        for field, value in (("checkpoint_enabled", checkpoint_enabled), ("strict_routing", strict_routing)):
+            if not isinstance(value, bool):
+                raise InvalidInputError(field, f"must be a bool, not {value!r}")
         self.state_schema = state_schema
         self.checkpoint_enabled = checkpoint_enabled
         self.checkpointer = checkpointer
         self.strict_routing = strict_routing
-        self.reducers = dict(reducers or {})
+        self.reducers = checked_state("reducers", reducers or {})
         for key, reducer in self.reducers.items():
             if not callable(reducer):
                 raise InvalidInputError("reducers", f"{key!r}: expected a function of two values, got {reducer!r}")
@@ -262,6 +265,8 @@ def _branches(given: NodeGiven) -> list[plan.Branch]:
         if given.runs is None:
             raise InvalidInputError("over", f"node {given.id!r}: give fn= or agent= to run for each item")
         return [_branch(given, "item", given.runs, is_mapped=True)]
+    if given.runs is not None:
+        raise InvalidInputError("over", f"node {given.id!r}: what to run for each item needs over=, a list of them")
     things = dict(options.branches) or {_name_of(thing, n): thing for n, thing in enumerate(options.agents)}
     if not things:
         raise InvalidInputError("agents", f"node {given.id!r} runs nothing: give agents=, branches=, or over= with fn=")

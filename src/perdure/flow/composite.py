@@ -147,7 +147,7 @@ async def _branch_inside(
     return await branch.runner.drive(value)
 
 
-def _said(front: Front, open_: Open, call: Call, outcome: Outcome | None) -> str | None:
+def _said(front: Front, open_: Open, call: Call, outcome: Outcome | None) -> snapshots.Said:
     """A branch changes nothing by itself: the state is the one its node began with."""
     visit = open_.visit
     return snapshots.store_before(front.stored(visit.parents[0]), call.key, visit.before)[0]

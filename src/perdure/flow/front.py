@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perdure.core import codec, keys, lineage, snapshots
+from perdure.core.fold import states_of
 from perdure.core.lineage import Visit
 from perdure.core.records import Kind, OutcomeKind, Recovery
 from perdure.engine.calls import Call, CallSpec, Outcome
@@ -208,7 +209,7 @@ class Front:
 
     # The state, as it is stored.
 
-    def _said(self, open_: Open, outcome: Outcome | None) -> str | None:
+    def _said(self, open_: Open, outcome: Outcome | None) -> snapshots.Said:
         """What the end of a visit (or its question) makes of the state, for its record."""
         visit = open_.visit
         base = self.stored(visit.parents[0])
@@ -216,8 +217,9 @@ class Front:
             try:
                 value = outcome.reveal(open_.call.spec)
                 contributions = self._write(open_, value)
-                text, visit.stored = snapshots.store(base, visit, value, outcome.data, is_merged=contributions is value)
-                return text
+                is_merged = contributions is value
+                said, visit.stored = snapshots.store(base, visit, value, outcome.data, is_merged=is_merged)
+                return said
             except Exception as error:  # a reducer's, a schema's: it fails the chain, and the result stands
                 open_.error = error
         return snapshots.store_before(base, visit.key, visit.before)[0]
@@ -230,7 +232,7 @@ class Front:
             visit.stored = self._root_stored()
         elif visit.stored is None:
             if self._reader is None:
-                self._reader = _reader(self.drive)
+                self._reader = states_of(self.drive.journal)
             visit.stored = self._reader.stored(visit.key, visit.after)
         return visit.stored
 
@@ -284,7 +286,7 @@ class Front:
 
     def end_state(self) -> str | None:
         """The final state as the record of the end says it."""
-        return snapshots.store_before(self.stored(self._ends[0][1]), "", self.final_state())[0]
+        return snapshots.store_before(self.stored(self._ends[0][1]), "", self.final_state())[0].text
 
     def written(self) -> dict[str, Any]:
         """What the final state has that the chain did not begin with: a nested chain's result."""
@@ -294,12 +296,3 @@ class Front:
             for name, value in self.final_state().items()
             if name not in begun or not lineage.is_same(begun[name], value)
         }
-
-
-def _reader(drive: Drive) -> snapshots.Reader:
-    """The states that the journal had when this drive began with it."""
-    reader = snapshots.Reader(drive.journal.input_data)
-    for op in sorted(drive.journal.operations.values(), key=lambda op: op.seq):
-        if op.state is not None:
-            reader.take(op.key, op.state, op.data if op.is_completed else None)
-    return reader

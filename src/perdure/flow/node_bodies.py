@@ -293,6 +293,8 @@ def _hitl(given: NodeGiven) -> tuple[CallSpec, dict[str, Any]]:
     shown = options.context if options.context is not None else {}
     if not isinstance(reason, str) or not isinstance(shown, Mapping):
         raise InvalidInputError("reason", f"node {given.id!r}: the reason is a text, and the context a dict")
+    if not reason.strip():
+        raise InvalidInputError("reason", f"node {given.id!r}: must be a text that is not blank")
     codec.encode(dict(shown))
 
     async def ask(moment_of: GetMoment) -> dict[str, Any]:

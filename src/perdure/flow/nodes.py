@@ -107,6 +107,14 @@ class NodeOptions:
 
 FAILURE_MODES = ("raise", "continue", "fail_fast", "any_success")
 
+_OPTION_TYPES: Mapping[str, tuple[Any, str]] = {
+    "bind": (bool, "a bool"),
+    "conditions": (list | tuple, "a list"),
+    "agents": (list | tuple, "a list"),
+    "branches": (Mapping, "a dict"),
+    "over": (str | list | tuple | None, "a template or a list"),
+    "errors": (list | tuple | set | frozenset, "a list"),
+}
 _OPTIONS = frozenset(NodeOptions.__dataclass_fields__)
 _SPELLED_OTHERWISE = {"parallel_failure_mode": "failure_mode", "expression": "conditions"}
 
@@ -131,6 +139,10 @@ def read_node(id: str, things: Mapping[str, Any], type: Any, config: Mapping[str
     """`things` are the arguments of `add_node` by name. Raises `InvalidInputError` naming the field; nothing is
     added then."""
     ids.check_id(id, "id")
+    if id.startswith("$"):
+        raise InvalidInputError("id", f"must not begin with $, as no key of the state may: {id!r}")
+    if not isinstance(things["name"], str):
+        raise InvalidInputError("name", f"must be a text, not {things['name']!r}")
     options = _options(id, config)
     made: Node | None = things["node"]
     if made is not None and not isinstance(made, Node):
@@ -146,7 +158,7 @@ def read_node(id: str, things: Mapping[str, Any], type: Any, config: Mapping[str
         type=kind,
         label=things["name"] or (made.name if made is not None else ""),
         runs=runs,
-        output_key=_key(things["output_key"] or (made.output_key if made is not None else None)),
+        output_key=_key(things["output_key"] if made is None or things["output_key"] is not None else made.output_key),
         input_schema=_schema(things, made, "input_schema"),
         output_schema=_schema(things, made, "output_schema"),
         input_mapping=mapping,
@@ -162,12 +174,21 @@ def _options(id: str, config: Mapping[str, Any]) -> NodeOptions:
             unknown[0], f"node {id!r} has no such option; known: {', '.join(sorted(_OPTIONS))} (metadata is free)"
         )
     options = NodeOptions(**given)
+    for name, (kind, expected) in _OPTION_TYPES.items():
+        if not isinstance(getattr(options, name), kind):
+            raise InvalidInputError(name, f"must be {expected}, not {getattr(options, name)!r}")
+    for cls in options.errors:
+        if not isinstance(cls, type) or not issubclass(cls, BaseException):
+            raise InvalidInputError("errors", f"must be exception classes, and {cls!r} is none")
     if options.failure_mode not in FAILURE_MODES:
         raise InvalidInputError("failure_mode", f"{options.failure_mode!r} is not one of {', '.join(FAILURE_MODES)}")
     most = options.max_concurrency
     if most is not None and (type(most) is not int or most < 1):
         raise InvalidInputError("max_concurrency", f"must be a number of at least 1, not {most!r}")
     return options
+
+
+_RUNNING_NOTHING = frozenset({NodeType.HITL, NodeType.START, NodeType.END})
 
 
 def _what_runs(id: str, things: Mapping[str, Any], type: Any) -> tuple[Any, NodeType]:
@@ -177,10 +198,13 @@ def _what_runs(id: str, things: Mapping[str, Any], type: Any) -> tuple[Any, Node
     runs = next(iter(given.values()), None)
     if type is not None:
         try:
-            return runs, NodeType(type)
+            kind = NodeType(type)
         except ValueError:
             kinds = ", ".join(NodeType)
             raise InvalidInputError("type", f"{type!r} is not one of {kinds}") from None
+        if given and kind in _RUNNING_NOTHING:
+            raise InvalidInputError(min(given), f"node {id!r} is of type {kind}, which runs nothing")
+        return runs, kind
     if not given:
         raise InvalidInputError("type", f"node {id!r} has nothing to run: give agent=, tool=, node= or fn=, or a type")
     return runs, NodeType.AGENT if "agent" in given else NodeType.TOOL

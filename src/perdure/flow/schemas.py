@@ -26,6 +26,10 @@ class Schema:
         self._field = field
         if isinstance(given, dict):
             _check_json_schema(given, field)
+        elif isinstance(given, str):
+            raise InvalidInputError(field, f"must be a type or a JSON schema, not the text {given!r}")
+        else:
+            _ = self._adapter  # what is no type is refused here, and not after a node has run
 
     def check(self, field: str, value: Any) -> Any:
         """The value as the schema makes it (a type may convert). Raises `ChainStateError` naming the field."""
