@@ -365,6 +365,18 @@ def nested(inner: Topology | None) -> Topology:
             {"a": True, "b": True},
             id="the terms of an edge from a branch that was not taken",
         ),
+        pytest.param(
+            CYCLE,
+            chain("a b c", "a>b", edge("b", "a", max_iterations=9), "b>c"),
+            {"a": True, "b": True},
+            id="the bound and the exit of a cycle that was decided: the way taken is recorded",
+        ),
+        pytest.param(
+            BRANCH,
+            chain("a b c d", edge("a", "b", condition="n > 2"), "a>c", "b>d", "c>d"),
+            {"a": True},
+            id="what a condition says that was decided",
+        ),
         pytest.param(LINE, LINE, {"unknown": True, "": False}, id="keys of nothing"),
         pytest.param(
             NESTED, nested(chain("a b x", "a>b", "b>x")), {"a": True, "sub": False, "sub/a": True}, id="inner, ahead"
@@ -411,10 +423,9 @@ def test_a_difference_ahead_of_the_run_is_none(recorded: Topology, current: Topo
         ),
         (
             BRANCH,
-            chain("a b c d", edge("a", "b", condition="n > 2"), "a>c", "b>d", "c>d"),
+            chain("a b c d", "a>b", "a>c", "b>d", "c>d"),
             {"a": True},
-            "node 'a' has completed: its edge to 'b' was recorded with condition 'n > 1', "
-            "and has condition 'n > 2' now",
+            "node 'a' has completed: its edge to 'b' was recorded with condition 'n > 1', and has condition None now",
         ),
         (
             BRANCH,
@@ -424,10 +435,10 @@ def test_a_difference_ahead_of_the_run_is_none(recorded: Topology, current: Topo
         ),
         (
             CYCLE,
-            chain("a b c", "a>b", edge("b", "a", max_iterations=9), "b>c"),
+            chain("a b c", "a>b", edge("b", "a", condition="n > 1"), "b>c"),
             {"a": True, "b": True},
-            "node 'b' has completed: its edge to 'a' was recorded with max_iterations 3, exit_condition 'ok', "
-            "and has max_iterations 9, exit_condition None now",
+            "node 'b' has completed: its edge to 'a' was recorded with condition None, max_iterations 3, "
+            "exit_condition 'ok', and has condition 'n > 1', max_iterations None, exit_condition None now",
         ),
         (
             LINE,

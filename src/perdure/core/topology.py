@@ -325,9 +325,10 @@ def difference(recorded: Topology, current: Topology, begun: Mapping[str, bool])
     """How the chain differs from the recorded one where the run has been already; None if it can go on.
 
     `begun` has the keys (`node_key`) of the nodes that were begun in the run, True for those that have completed. What
-    a begun node is and what leads to it may not change, nor what leads on from a completed one. Everything else is
-    ahead of the run and may: also a new cycle edge back to a begun node from one that has not completed. A sentence
-    that names what was recorded and what is there now.
+    a begun node is and what leads to it may not change, nor where a completed one leads (what its conditions say and
+    how high a bound is may: the way taken is recorded). Everything else is ahead of the run and may: also a new cycle
+    edge back to a begun node from one that has not completed. A sentence that names what was recorded and what is
+    there now.
     """
     return next(_differences(recorded, current, begun, ""), None)
 
@@ -393,8 +394,7 @@ def _source_differences(name: str, then: Sequence[str], now: Sequence[str], know
 
 
 def _outgoing_differences(name: str, then: Sequence[EdgeShape], now: Sequence[EdgeShape]) -> Iterator[str]:
-    gone = list((Counter(then) - Counter(now)).elements())
-    come = list((Counter(now) - Counter(then)).elements())
+    gone, come = _without(then, now), _without(now, then)
     for edge in gone:
         if (other := next((each for each in come if each.target == edge.target), None)) is not None:
             was, is_ = _terms(edge, other), _terms(other, edge)
@@ -403,6 +403,23 @@ def _outgoing_differences(name: str, then: Sequence[EdgeShape], now: Sequence[Ed
             yield f"node {name} has completed: its edge to {edge.target!r} was recorded, and is gone now"
     for edge in come:
         yield f"node {name} has completed: an edge to {edge.target!r} was not recorded, and is there now"
+
+
+def _without(edges: Sequence[EdgeShape], others: Sequence[EdgeShape]) -> list[EdgeShape]:
+    """The edges that are not among the others, as far as a run that has passed them can tell."""
+    left = Counter(map(_as_passed, others))
+    found = []
+    for edge in edges:
+        if left[_as_passed(edge)] > 0:
+            left[_as_passed(edge)] -= 1
+        else:
+            found.append(edge)
+    return found
+
+
+def _as_passed(edge: EdgeShape) -> tuple[str, str, bool, bool]:
+    """Which way was taken is recorded, so what its condition says now, or how high its bound is, may be mended."""
+    return (edge.target, edge.label, edge.condition is None, edge.is_cycle)
 
 
 def _terms(edge: EdgeShape, other: EdgeShape) -> str:
