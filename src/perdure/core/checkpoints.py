@@ -85,7 +85,7 @@ class _View:
         """Node, step type and status; None for what is no boundary."""
         if record.type == RecordType.STATUS:
             return (RUN_END, RUN_END, record.outcome) if record.outcome in ("completed", "failed") else None
-        if record.path.startswith(("@", "%")):
+        if record.path.startswith("@") or (record.path.startswith("%") and record.kind in (Kind.PATCH, Kind.VALUE)):
             # An idempotency key's record: the call that used it has a boundary of its own. The chain's own notes.
             return None
         if self._has_state and record.state is None:
