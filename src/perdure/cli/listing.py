@@ -88,7 +88,7 @@ def question_of(row: InterruptRow) -> dict[str, Any]:
         "run_id": row.run_id,
         "interrupt_id": row.interrupt_id,
         "runner": row.runner,
-        "node_id": keys.operation_key(row.path, row.index),
+        "node_id": keys.node_id(row.path, row.index),
         "agent_path": None,
         "reason": decoded(row.reason),
         "context": decoded(row.context),

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from hashlib import sha256
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 _MAX_OPERATION_ID_CHARS = 200
 """Below what providers take as idempotency key (255 is common), with room for a prefix."""
@@ -66,6 +66,17 @@ def node_path(base: str, node_id: str) -> str:
     if named.isdigit():
         named = f"%{ord(named[0]):X}{named[1:]}"
     return f"{base}/{named}" if base else named
+
+
+def node_id(path: str, index: int) -> str:
+    """The chain's node in which an operation is (the innermost one), by the name people gave it; in a workflow function
+    the operation's key."""
+    names: list[str] = []
+    for name in path.partition("!")[0].split("/")[::2]:
+        if not name or name.isdigit() or name[0] in "~?@":
+            break
+        names.append(name)
+    return unquote(names[-1]) if names else operation_key(path, index)
 
 
 def named_path(base: str, name: str) -> str:

@@ -43,6 +43,6 @@ def question_dict(row: InterruptRow) -> dict[str, Any]:
         "interrupt_id": row.interrupt_id,
         "reason": codec.decode(row.reason),
         "context": codec.decode(row.context),
-        "node_id": keys.operation_key(row.path, row.index),
+        "node_id": keys.node_id(row.path, row.index),
         "agent_path": None,
     }
