@@ -31,6 +31,7 @@ from perdure import open_engine
 from perdure.chain.checkpoint import is_run_end, latest_forkable, latest_resumable
 from perdure.checkpointers import ForeignCheckpointerWarning, ForeignStore, MemoryCheckpointer, open_foreign
 from perdure.checkpointers.protocol import Checkpoint, PendingInterrupt
+from perdure.checkpointers.sqlite import SQLiteCheckpointer
 from perdure.core import checkpoints
 from perdure.core.records import Record, RunFilter
 from perdure.errors import (
@@ -41,6 +42,7 @@ from perdure.errors import (
     DurableStorageError,
     InvalidInputError,
 )
+from perdure.store.kept import PruneRequest
 
 
 async def reopened(store: ForeignStore, open_store: Opener, **kind: Any) -> ForeignStore:
@@ -266,13 +268,16 @@ async def test_the_end_of_a_run_leaves_no_question_pending(open_store: Opener, l
     assert looker.list_pending_interrupts() == []
 
 
-async def test_questions_of_other_processes_are_found(open_store: Opener) -> None:
+async def test_questions_of_other_processes_are_found(open_store: Opener, looker: FileCheckpointer) -> None:
     first, second = [await asyncio.to_thread(open_store) for _ in range(2)]
     async with opened(first) as engine:
         await engine.run(asking, 1, execution_id="r1")
         await engine.run(asking, 2, execution_id="r2")
-    assert [row.run_id for row in await second.interrupt_list()] == ["r1", "r2"]
     assert [row.run_id for row in await second.interrupt_list(limit=1)] == ["r1"]
+    assert [row.run_id for row in await second.interrupt_list()] == ["r1", "r2"]
+    looker.db.execute("DELETE FROM checkpoints WHERE id = 'r1:1'")
+    third = await asyncio.to_thread(open_store)
+    assert [row.run_id for row in await third.interrupt_list()] == ["r2"]  # one that cannot be read hides no other
 
 
 class FailsToClaim(FileCheckpointer):
@@ -537,6 +542,17 @@ def test_an_object_without_the_methods_is_refused() -> None:
 
     with pytest.raises(InvalidInputError, match=r"Half has no delete_execution, .*setup"):
         open_foreign(Half())  # type: ignore[arg-type]
+
+
+def test_a_checkpointer_with_a_store_of_its_own_is_refused(path: str) -> None:
+    with pytest.raises(InvalidInputError, match="has a store of its own"):
+        open_foreign(SQLiteCheckpointer(path))
+
+
+async def test_what_the_checkpointer_does_itself_is_refused(open_store: Opener) -> None:
+    store = await asyncio.to_thread(open_store)
+    with pytest.raises(DurableStorageError, match="use the checkpointer itself"):
+        store.maintenance.prune(PruneRequest(older_than_s=0.0))
 
 
 def test_a_checkpointer_that_cannot_be_set_up_is_not_opened() -> None:

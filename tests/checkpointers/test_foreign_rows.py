@@ -83,6 +83,11 @@ def test_a_batch_is_cut_before_each_boundary() -> None:
     assert [(part.first_n, part.last_n) for part in parts] == [(4, 5), (6, 5), (6, 5), (6, 6)]
 
 
+def test_what_is_recorded_in_passing_makes_no_part_of_its_own() -> None:
+    passing = [Record("completed", index=1, kind=kind) for kind in ("value", "route", "patch")]
+    assert len(parts_of(batch(done(0), *passing, Record("completed", "@key", 0), Record("completed", "%p", 0)))) == 1
+
+
 def test_the_end_of_a_run_is_a_part_of_its_own() -> None:
     end = Record("status", outcome="completed")
     parts = parts_of(batch(done(0), end, change=RunChange(status="completed")))

@@ -28,6 +28,7 @@ from typing import Any, NoReturn, cast
 from perdure.checkpointers.foreign_driver import ForeignDriver, Outside
 from perdure.checkpointers.memory import MemoryCheckpointer
 from perdure.checkpointers.protocol import NO_LIMIT, Checkpointer
+from perdure.checkpointers.sql import SqlCheckpointer
 from perdure.core.records import (
     Claim,
     InterruptRow,
@@ -54,6 +55,11 @@ class ForeignStore(SqlStore):
     """See `store.base.Store`, and the module for what is not the same. Opening blocks; use `open_foreign`."""
 
     def __init__(self, checkpointer: Checkpointer) -> None:
+        if isinstance(checkpointer, SqlCheckpointer):
+            raise InvalidInputError(
+                "checkpointer",
+                f"{type(checkpointer).__name__} has a store of its own: runs go there, not into its rows",
+            )
         missing = [name for name in _METHODS if not callable(getattr(checkpointer, name, None))]
         if missing:
             raise InvalidInputError(
@@ -169,7 +175,7 @@ class ForeignStore(SqlStore):
         if run_id is not None:
             await self._fetch(run_id)
         else:
-            await self._outside(lambda: self._foreign.fetch_pending(NO_LIMIT))
+            await self._outside(lambda: self._foreign.fetch_pending(limit))
         rows = await super().interrupt_list(run_id=run_id, status=status, limit=NO_LIMIT)
         asked = self._asked(rows)
         return [row for row in rows if row.status != QuestionStatus.PENDING or row.interrupt_id in asked][:limit]

@@ -271,8 +271,12 @@ class ForeignDriver:
     def fetch_pending(self, limit: int) -> None:
         """Know the runs that have a question pending, whoever asked it. In the writer's thread."""
         for pending in self._call("list_pending_interrupts", limit=limit):
-            if pending.execution_id not in self._tails:
+            if pending.execution_id in self._tails:
+                continue
+            try:
                 self._load(pending.execution_id, is_ours=False)
+            except DurableStorageError as error:  # one that cannot be read hides no other
+                _log.warning("a question of run %s is not shown: %s", pending.execution_id, error)
 
     def _load(self, run_id: str, *, is_ours: bool = True) -> None:
         rows = self._listed(run_id, is_ours)

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from perdure.core.records import Question, Record, RecordType
+from perdure.core.records import Kind, Question, Record, RecordType
 from perdure.core.states import is_terminal
 from perdure.store.driver import Batch
 
 _BOUNDARIES = frozenset({RecordType.COMPLETED, RecordType.SUSPENDED})
+_IN_PASSING = frozenset({Kind.VALUE, Kind.ROUTE, Kind.PATCH})
+"""Completions of these kinds are between two boundaries, not one."""
 
 
 def parts_of(batch: Batch) -> list[Batch]:
     """The batch in parts; itself alone if there is nothing to cut, or it must not be cut."""
     if batch.delivered or batch.abandoned:
         return _end_apart(batch)
-    pieces = _pieces(batch, lambda record: record.type in _BOUNDARIES or _is_end(batch, record))
+    pieces = _pieces(batch, lambda record: _is_boundary(record) or _is_end(batch, record))
     asked = _by_piece(batch.questions, pieces)
     return [batch] if len(pieces) == 1 or asked is None else _batches(batch, pieces, asked)
 
@@ -33,6 +35,10 @@ def _end_apart(batch: Batch) -> list[Batch]:
     first, last = _batches(batch, pieces, [batch.questions, []])
     first.delivered, first.abandoned = batch.delivered, batch.abandoned
     return [first, last]
+
+
+def _is_boundary(record: Record) -> bool:
+    return record.type in _BOUNDARIES and record.kind not in _IN_PASSING and not record.path.startswith(("@", "%"))
 
 
 def _is_end(batch: Batch, record: Record) -> bool:

@@ -209,7 +209,7 @@ def pending(checkpoint: Checkpoint, asks: Columns, node_id: str | None) -> Pendi
 
 
 def _boundary(draft: Draft) -> checkpoints.Checkpoint | None:
-    """The last boundary that the row's records reach."""
+    """The boundary that the row is shown as: the first, which gives it its id; where it asks or forks, the last."""
     records = [StoredRecord._make(values) for values in _values("record", draft.records)]
     run = rows.run_row(next(iter(_values("run", [draft.run]))), records[-1].at)
     # A cancelled run has no checkpoint of its end among the workflow's, but its rows are to have one.
@@ -219,8 +219,10 @@ def _boundary(draft: Draft) -> checkpoints.Checkpoint | None:
     found = checkpoints.checkpoints(Loaded(run=run, records=records, interrupts=[], now=records[-1].at))
     if not found:
         return None
-    last = found[-1]
-    return replace(last, status=Status.CANCELLED.value) if is_cancelled and last.step_type == RUN_END else last
+    if is_cancelled and found[-1].step_type == RUN_END:
+        return replace(found[-1], status=Status.CANCELLED.value)
+    is_first_of_fork = run.forked_from is not None and records[0].type == RecordType.SUBMITTED
+    return found[-1] if draft.asked or is_first_of_fork else found[0]
 
 
 def _values(table: str, found: Sequence[Columns]) -> list[tuple[Any, ...]]:
