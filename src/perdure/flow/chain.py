@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from perdure.core import codec, drawing, ids, keys, snapshots, topology
+from perdure.core import codec, ids, keys, snapshots, topology
 from perdure.core.records import Kind, Recovery
 from perdure.core.topology import Topology
 from perdure.engine.calls import Call, CallSpec
@@ -182,6 +182,8 @@ class Chain(ChainRuns):
 
     def to_mermaid(self) -> str:
         """The chain as a Mermaid flowchart."""
+        from perdure.core import drawing  # only who draws needs it
+
         return drawing.to_mermaid(self.topology, self.name)
 
     # The Runner port.
@@ -300,7 +302,7 @@ def _check_topology(drive: Drive, planned: plan.Plan) -> None:
     call = Call(_TOPOLOGY, keys.TOPOLOGY, 0)
     drive.calling.register(call)
     drive.open.pop(call.key, None)
-    current_ = codec.encode(planned.recorded_topology)
+    current_ = planned.recorded_topology
     drive.settings.limits.check_payload("the topology", current_)
     recorded = drive.calling.completed_at_once(call, lambda: current_).data or "null"
     if recorded == current_:

@@ -14,6 +14,7 @@ from perdure.errors import InvalidInputError
 from perdure.flow import ambient
 
 if TYPE_CHECKING:
+    from perdure.checkpointers.memory import MemoryCheckpointer
     from perdure.core.resume import Resume
     from perdure.engine.engine import Engine
     from perdure.engine.results import RunResult
@@ -58,6 +59,8 @@ class Bound:
             state, results = self.front.final_state(), self.front.results
         else:
             state, results = state_of(await engine.store.run_load(run.execution_id))
+        if run.status == "completed":
+            self._chain.forget(run.execution_id)
         return ChainResult(
             output=run.output,
             final_state=state,
@@ -75,7 +78,7 @@ class ChainRuns:
 
     checkpointer: Any
     checkpoint_enabled: bool
-    _memory: Store | None = None
+    _memory: MemoryCheckpointer | None = None
 
     async def arun(
         self,
@@ -137,7 +140,7 @@ class ChainRuns:
             interrupt_id=interrupt_id,
             repeat_operation=repeat_operation,
             answered_by=answered_by,
-            state_patch=self._patch(modified_state, None),
+            state_patch=self.encode_patch(modified_state, None),
         )
 
     def resume(
@@ -167,7 +170,7 @@ class ChainRuns:
             )
         from perdure.flow.chain_result import SettledChainResult
 
-        patch = self._patch(modified_state, None)
+        patch = self.encode_patch(modified_state, None)
         result = self._sync(
             store,
             lambda engine: self._resume(
@@ -205,7 +208,7 @@ class ChainRuns:
         Raises `ChainCheckpointError` (unknown run or checkpoint, or the run's end), `ChainResumeError` (nothing to fork
         from), `RunBusy` (somebody runs it, and no checkpoint is named).
         """
-        patch = self._patch(modified_state, input)
+        patch = self.encode_patch(modified_state, input)
         return await self._fork(await self._engine(store), context, execution_id, checkpoint_id, patch, new_id)
 
     def fork(
@@ -220,7 +223,7 @@ class ChainRuns:
         store: str | Store | None = None,
     ) -> ChainResult:
         """`afork` for callers without an event loop."""
-        patch = self._patch(modified_state, input)
+        patch = self.encode_patch(modified_state, input)
         return self._sync(store, lambda engine: self._fork(engine, context, execution_id, checkpoint_id, patch, new_id))
 
     async def _fork(
@@ -310,9 +313,10 @@ class ChainRuns:
     def _bound(self, context: Any) -> Bound:
         return Bound(self, context)  # type: ignore[arg-type]  # every ChainRuns is a Chain
 
-    def _patch(self, state: Mapping[str, Any] | None, given: Mapping[str, Any] | None) -> str | None:
-        """A change of the state as it is recorded. Raises `InvalidInputError`, `ChainStateError` or
-        `SerializationError`, with nothing stored."""
+    def encode_patch(self, state: Mapping[str, Any] | None, given: Mapping[str, Any] | None) -> str | None:
+        """Keys of the state to be set, and the input (`given`), as `Engine.resume` and `Engine.fork` record them
+        (`state_patch`); None for neither. Raises `InvalidInputError`, `ChainStateError` or `SerializationError`, with
+        nothing stored."""
         if state is None and given is None:
             return None
         said = {}
@@ -334,20 +338,23 @@ class ChainRuns:
 
     def _open_own_store(self) -> Store | None:
         """The checkpointer's store; over a third party's object, an adapter; without any, this process's memory."""
-        if not self.checkpoint_enabled:
-            from perdure.checkpointers.foreign import open_foreign  # most chains have no use for it
-            from perdure.checkpointers.memory import MemoryCheckpointer
-
-            self._memory = self._memory or open_foreign(MemoryCheckpointer())
-            return self._memory
-        if self.checkpointer is None:
+        if self.checkpoint_enabled and self.checkpointer is None:
             return None
-        store = getattr(self.checkpointer, "store", None)
-        if store is None:
-            from perdure.checkpointers.foreign import open_foreign
+        from perdure.checkpointers.foreign import open_foreign  # loaded by who gives a checkpointer
+        from perdure.checkpointers.memory import MemoryCheckpointer
+        from perdure.checkpointers.sql import SqlCheckpointer
 
-            store = open_foreign(self.checkpointer)
-        return store
+        if not self.checkpoint_enabled:
+            self._memory = self._memory or MemoryCheckpointer()
+            return open_foreign(self._memory)
+        if isinstance(self.checkpointer, SqlCheckpointer):
+            return self.checkpointer.store
+        return open_foreign(self.checkpointer)
+
+    def forget(self, execution_id: str) -> None:
+        """Let go of a completed run that is kept in memory only."""
+        if self._memory is not None and not self.checkpoint_enabled:
+            self._memory.delete_execution(execution_id)
 
     def _sync(self, store: str | Store | None, work: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:
         return ambient.run_sync(store if store is not None else self._open_own_store(), work)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from perdure.core import digraph, lineage, topology
+from perdure.core import codec, digraph, lineage, topology
 from perdure.core.topology import EdgeShape, NodeShape, Topology
 from perdure.engine.calls import CallSpec
 from perdure.errors import ChainError
@@ -111,9 +111,9 @@ class Plan:
         return self.reach.leads(source, source) and not self.reach.leads(target, source)
 
     @cached_property
-    def recorded_topology(self) -> Any:
+    def recorded_topology(self) -> str:
         """The topology as it is stored with a run."""
-        return topology.document(self.topology)
+        return codec.encode(topology.document(self.topology))
 
 
 def shape_of(nodes: Sequence[PlannedNode], edges: Sequence[Edge]) -> Topology:
