@@ -15,7 +15,8 @@ from pydantic import BaseModel, ValidationError
 
 from perdure.checkpointers.protocol import Checkpoint, PendingInterrupt
 from perdure.core import checkpoints, codec, ids, keys
-from perdure.core.records import InterruptRow, Loaded, RecordType
+from perdure.core.codec.text import dumps
+from perdure.core.records import Loaded
 from perdure.errors import InvalidInputError
 from perdure.store.kept import Execution, KeptCheckpoint, KeptQuestion, OpenQuestion
 
@@ -37,23 +38,26 @@ def of_execution(execution: Execution) -> builtins.list[Checkpoint]:
 
 def of_run(loaded: Loaded) -> builtins.list[tuple[int, Checkpoint]]:
     """The checkpoints of a run with their places in its sequence, ascending."""
-    asked = _asked(loaded)
-    return [(point.seq, _of_point(loaded, point, asked.get(point.seq))) for point in checkpoints.checkpoints(loaded)]
+    return [(point.seq, _of_point(point)) for point in checkpoints.checkpoints(loaded)]
 
 
-def _of_point(loaded: Loaded, point: checkpoints.Checkpoint, asked: InterruptRow | None) -> Checkpoint:
+def _of_point(point: checkpoints.Checkpoint) -> Checkpoint:
     return Checkpoint(
         checkpoint_id=point.checkpoint_id,
         parent_checkpoint_id=point.parent_checkpoint_id,
-        chain_name=loaded.run.runner,
+        chain_name=point.chain_name,
         execution_id=point.execution_id,
         node_id=point.node_id,
         node_index=point.node_index,
         step_type=point.step_type,
         status=point.status,
+        state_snapshot=checkpoints.decoded_state(point),
+        node_input=codec.decode(dumps(point.node_input)),
         node_output=_output(point),
-        interrupt_reason=None if asked is None else codec.decode(asked.reason),
-        interrupt_context={} if asked is None else codec.decode(asked.context),
+        iteration=point.iteration,
+        iteration_counters=dict(point.iteration_counters),
+        interrupt_reason=point.interrupt_reason,
+        interrupt_context={} if point.interrupt_context is None else codec.decode(point.interrupt_context),
         created_at=moment(point.created_at),
     )
 
@@ -66,22 +70,6 @@ def _output(point: checkpoints.Checkpoint) -> Any:
         said = codec.decode(point.output)
         return {"error": said["type"], "message": said["message"]}
     return codec.decode(point.output)
-
-
-def _asked(loaded: Loaded) -> dict[int, InterruptRow]:
-    """The first question of each suspension, by the sequence of its record."""
-    places: dict[tuple[str, int], InterruptRow] = {}
-    for row in loaded.interrupts:
-        places.setdefault((row.path, row.index), row)
-    by_id = {row.interrupt_id: row for row in loaded.interrupts}
-    found: dict[int, InterruptRow] = {}
-    for record in loaded.records:
-        if record.type == RecordType.SUSPENDED:
-            named = codec.decode(record.data) if record.data else []
-            row = next((by_id[each] for each in named if each in by_id), places.get((record.path, record.index)))
-            if row is not None:
-                found[record.seq] = row
-    return found
 
 
 def of_kept(row: KeptCheckpoint) -> Checkpoint:

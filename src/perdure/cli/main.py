@@ -38,6 +38,8 @@ _COMMANDS = {
     "cancel": "execution:cancel",
     "retry": "execution:retry",
     "worker": "working:worker",
+    "prune": "pruning:prune",
+    "setup-checkpointer": "setup:setup_checkpointer",
     "doctor": "diagnosis:doctor",
 }
 """Where each command is. Only the module of the one that is called is loaded."""

@@ -126,9 +126,9 @@ class Driver(Protocol):
     """How long a counter must stand still before `worker_probe`'s `lost` is believed to be death."""
     """Whether `write` in the caller's thread is cheap and never waits for a lock when `is_inline`."""
 
-    def setup(self) -> None:
-        """Create the schema or migrate it, safe against other processes doing the same. `DurableStorageError`
-        if it is newer."""
+    def setup(self) -> int | None:
+        """Create the schema or migrate it, safe against other processes doing the same. Returns the version it had
+        before, 0 for a new one, None if it has none. `DurableStorageError` if it is newer."""
         ...
 
     def write(self, batches: Sequence[Batch], *, is_inline: bool = False) -> None:

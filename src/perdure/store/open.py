@@ -5,14 +5,13 @@ from __future__ import annotations
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from perdure.errors import DurableStorageError, InvalidInputError
-from perdure.store.base import Store
 from perdure.store.driver import Driver
 from perdure.store.sql_store import SqlStore
 
 _FORMS = "sqlite:///relative.db, sqlite:////absolute.db, a file path, or postgresql://user@host/database"
 
 
-def open_store(url: str) -> Store:
+def open_store(url: str) -> SqlStore:
     """Open the store at `url`, creating or migrating it. Blocks: call it before the loop runs or in a thread.
 
     `InvalidInputError` for an address of no known form; `DurableStorageError` if it cannot or must not be

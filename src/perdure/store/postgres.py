@@ -85,9 +85,9 @@ class PostgresDriver:
             connection.close()
             raise
 
-    def setup(self) -> None:
+    def setup(self) -> int:
         with _opening():
-            postgres_setup.setup(self._connection(), self._schema, self.url)
+            return postgres_setup.setup(self._connection(), self._schema, self.url)
 
     # --- writing ------------------------------------------------------------------------------------------
 

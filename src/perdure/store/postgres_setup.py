@@ -18,19 +18,21 @@ if TYPE_CHECKING:
     import psycopg
 
 
-def setup(connection: psycopg.Connection[Any], schema: str, url: str) -> None:
-    """Create the schema or bring it up to date. `DurableStorageError` if it is newer. Raises
-    `psycopg.Error`."""
-    if not migrate.pending("postgres", _version(connection, schema), url):
-        return
+def setup(connection: psycopg.Connection[Any], schema: str, url: str) -> int:
+    """Create the schema or bring it up to date. Returns the version it had before, 0 for none. `DurableStorageError` if
+    it is newer. Raises `psycopg.Error`."""
+    found = _version(connection, schema)
+    if not migrate.pending("postgres", found, url):
+        return found
     simple(connection, f"BEGIN; SELECT pg_advisory_xact_lock({advisory_key(f'setup:{schema}')})")
     try:
-        _migrate(connection, schema, url)
+        found = _migrate(connection, schema, url)
         simple(connection, "COMMIT")
     except BaseException:
         if not connection.closed:
             simple(connection, "ROLLBACK")
         raise
+    return found
 
 
 def advisory_key(text: str) -> int:
@@ -39,11 +41,12 @@ def advisory_key(text: str) -> int:
     return int.from_bytes(hashlib.sha256(f"perdure:{text}".encode()).digest()[:8], "big", signed=True)
 
 
-def _migrate(connection: psycopg.Connection[Any], schema: str, url: str) -> None:
+def _migrate(connection: psycopg.Connection[Any], schema: str, url: str) -> int:
     if simple(connection, f"SELECT to_regnamespace('\"{schema}\"')") is None:
         simple(connection, f'CREATE SCHEMA "{schema}"')
     # Read again: another process may have done it while we waited for the lock.
-    steps = migrate.pending("postgres", _version(connection, schema), url)
+    found = _version(connection, schema)
+    steps = migrate.pending("postgres", found, url)
     simple(connection, f'SET LOCAL search_path TO "{schema}"')
     for step in steps:
         simple(connection, step.sql)
@@ -52,6 +55,7 @@ def _migrate(connection: psycopg.Connection[Any], schema: str, url: str) -> None
             f"INSERT INTO meta (key, value) VALUES ('schema_version', '{step.version}') "
             "ON CONFLICT (key) DO UPDATE SET value = excluded.value",
         )
+    return found
 
 
 def _version(connection: psycopg.Connection[Any], schema: str) -> int:

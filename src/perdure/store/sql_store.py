@@ -52,7 +52,8 @@ class SqlStore:
         self.missed_s = driver.missed_s
         self._driver = driver
         try:
-            driver.setup()
+            self.found_version = driver.setup()
+            """The version of the schema before it was opened, 0 if it is new."""
         except BaseException:
             driver.close()
             raise

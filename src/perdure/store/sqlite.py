@@ -41,6 +41,7 @@ _SETUP_S = 30.0
 _WATCH_S = 0.05
 _IDLE_READERS = 4
 _RECLAIM_PAGES = 256
+_RECLAIM_MS = 250
 _DRIVER_ERRORS = (sqlite3.Error, sqlite3.Warning, OSError, OverflowError, UnicodeError)
 _BUSY_CODES = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_SCHEMA}
 
@@ -75,7 +76,7 @@ class SqliteDriver:
 
     # --- opening ----------------------------------------------------------------------------------------
 
-    def setup(self) -> None:
+    def setup(self) -> int:
         self._refuse_network(filesystem.current_mountinfo())
         with self._mapped():
             self._create_file()
@@ -85,10 +86,11 @@ class SqliteDriver:
                     # Lets `reclaim` give pages back. Later it would do nothing but write at each opening.
                     connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
                 self._use_wal(connection)
-                self._migrate(connection)
+                found = self._migrate(connection)
             finally:
                 connection.close()
             self._file = self._identity()
+        return found
 
     def _refuse_network(self, mountinfo: str) -> None:
         kind = filesystem.network_type(self._path, mountinfo)
@@ -149,7 +151,7 @@ class SqliteDriver:
         if mode != "wal":
             raise DurableStorageError(f"{self._path} cannot be used in WAL mode (it is in mode {mode})")
 
-    def _migrate(self, connection: sqlite3.Connection) -> None:
+    def _migrate(self, connection: sqlite3.Connection) -> int:
         connection.execute("BEGIN IMMEDIATE")
         try:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -166,6 +168,7 @@ class SqliteDriver:
             connection.execute("ROLLBACK")
             raise
         connection.execute("COMMIT")
+        return version
 
     def _connect(self, *, timeout_ms: int = _BUSY_MS, synchronous: str = "FULL") -> sqlite3.Connection:
         if self._is_closed:
@@ -277,7 +280,7 @@ class SqliteDriver:
         """In small transactions of its own, so that writers come between; ends early if somebody has the lock."""
         with suppress(StoreBusy), self._mapped():
             self._check_file()
-            connection = self._connect()
+            connection = self._connect(timeout_ms=_RECLAIM_MS)
             try:
                 before = None
                 while (left := connection.execute("PRAGMA freelist_count").fetchone()[0]) and left != before:
