@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from perdure.testing import audit
-from perdure.testing.audit import Facts, Row
+from perdure.testing.catalogue import program
+from perdure.testing.facts import Facts, Row, read_facts
 from perdure.testing.ledger import Line, Told, new_token
-from perdure.testing.programs import INPUT, program
+from perdure.testing.programs import INPUT
 from perdure.testing.roles import Job, perform
 
 
@@ -33,7 +34,7 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> Facts:
         result=str(directory / "result"),
     )
     outcome = asyncio.run(_perform(job))
-    return audit.facts(url, directory / "ledger", outcome)
+    return read_facts(url, directory / "ledger", outcome)
 
 
 async def _perform(job: Job) -> dict[str, Any]:

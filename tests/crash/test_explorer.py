@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from perdure.testing.catalogue import PROGRAMS
 from perdure.testing.explorer import Explorer, Scenario, Site, pairs, sample, singles
-from perdure.testing.programs import PROGRAMS, Program
+from perdure.testing.programs import Program
 from perdure.testing.zygote import Zygote
 
 _IS_ALL = os.environ.get("PERDURE_EXPLORE") == "all"

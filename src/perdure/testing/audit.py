@@ -7,11 +7,10 @@ if all does.
 
 from __future__ import annotations
 
-import re
+import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -19,98 +18,43 @@ from perdure.core import codec, ids
 from perdure.core.keys import operation_id, operation_key
 from perdure.core.records import RecordType
 from perdure.core.states import is_terminal
+from perdure.testing import boundaries
+from perdure.testing.facts import Facts, Row, tokens_of, without_tokens
 from perdure.testing.faults import entry_name
-from perdure.testing.ledger import Line, Told, read, read_told
+from perdure.testing.ledger import Line
 from perdure.testing.programs import COMPOSED, INPUT, REFUSED
-
-Row = dict[str, Any]
-
-_TOKEN = re.compile(r"tok-[a-z0-9-]+?-[0-9a-f]{32}")
-_TABLES = ("run", "record", "interrupt", "worker")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """All that is left of a program: the tables, the ledger, what the last person was told, and who was
-    killed."""
-
-    runs: Sequence[Row]
-    records: Sequence[Row]
-    interrupts: Sequence[Row]
-    lines: Sequence[Line]
-    outcome: dict[str, Any]
-    killed: frozenset[str] = frozenset()
-    told: Sequence[Told] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
     """What an undisturbed run of the program left, up to tokens."""
 
-    outcome: object
+    outcome: str
     statuses: dict[str, str]
     questions: frozenset[tuple[str, str, str]]
     operations: frozenset[tuple[str, ...]]
     uses: frozenset[tuple[str, str]]
-
-
-def read_tables(url: str) -> dict[str, list[Row]]:
-    """The tables of a store that nobody writes to any more, rows as dicts."""
-    if url.startswith("sqlite:///"):
-        import sqlite3  # only the driver that is used
-
-        connection = sqlite3.connect(url.removeprefix("sqlite:///"))
-        connection.row_factory = sqlite3.Row
-    else:
-        import psycopg  # optional dependency: perdure[postgres]
-        from psycopg.rows import dict_row
-
-        options = "-c search_path=perdure"
-        connection = psycopg.Connection[Any].connect(url, autocommit=True, options=options, row_factory=dict_row)
-    try:
-        return {
-            table: [dict(row) for row in connection.execute(f"SELECT * FROM {table}").fetchall()] for table in _TABLES
-        }
-    finally:
-        connection.close()
-
-
-def facts(url: str, ledger: str | Path, outcome: dict[str, Any], killed: Iterable[str] = ()) -> Facts:
-    """Read what is left. `outcome` is what the last process was told."""
-    tables = read_tables(url)
-    return Facts(
-        runs=tables["run"],
-        records=sorted(tables["record"], key=lambda row: (row["run_id"], row["seq"])),
-        interrupts=tables["interrupt"],
-        lines=read(ledger),
-        outcome=outcome,
-        killed=frozenset(killed),
-        told=read_told(ledger),
-    )
+    boundaries: frozenset[tuple[str, int]]
+    """Checkpoints of chains, and how often each is there."""
 
 
 def reference(facts: Facts) -> Reference:
     """What others are compared with."""
     return Reference(
-        outcome=without_tokens(facts.outcome),
+        outcome=_outcome(facts),
         statuses={row["id"]: row["status"] for row in facts.runs},
         questions=frozenset((row["id"], row["reason"], row["status"]) for row in facts.interrupts),
         operations=_operations(facts),
         uses=_uses(facts),
+        boundaries=frozenset(Counter(boundaries.of(facts)).items()),
     )
 
 
-def without_tokens(value: Any) -> Any:
-    """The value with what is fresh in each token taken out."""
-    match value:
-        case str():
-            return _TOKEN.sub(lambda found: found.group()[:-33], value)
-        case dict():
-            return {key: without_tokens(item) for key, item in value.items()}
-        case list() | tuple():
-            return [without_tokens(item) for item in value]
-        case _:
-            return value
+def _outcome(facts: Facts) -> str:
+    """As text, since the order of keys in a result or a state counts. That of the results by node is a matter of
+    time."""
+    ends = {run_id: {**end, "results": sorted(end.get("results", {}).items())} for run_id, end in facts.outcome.items()}
+    return json.dumps(without_tokens(ends))
 
 
 def violations(facts: Facts, reference: Reference) -> list[str]:
@@ -122,6 +66,7 @@ def violations(facts: Facts, reference: Reference) -> list[str]:
         *_answers(facts),
         *_effects(facts),
         *_promises(facts),
+        *boundaries.violations(facts),
     ]
 
 
@@ -133,7 +78,7 @@ def _differences(facts: Facts, reference: Reference) -> Iterator[str]:
     for name in ("outcome", "statuses"):
         if getattr(ours, name) != getattr(reference, name):
             yield f"{name}: {getattr(ours, name)} instead of {getattr(reference, name)}"
-    for name in ("questions", "operations", "uses"):
+    for name in ("questions", "operations", "uses", "boundaries"):
         mine, theirs = getattr(ours, name), getattr(reference, name)
         if mine != theirs:
             yield f"{name}: too many {sorted(mine - theirs)}, missing {sorted(theirs - mine)}"
@@ -153,8 +98,8 @@ def _operations(facts: Facts) -> frozenset[tuple[str, ...]]:
 
 
 def _uses(facts: Facts) -> frozenset[tuple[str, str]]:
-    """Which effects consumed the answer to which question."""
-    tokens = {_token(row): row["id"] for row in facts.interrupts if row["answer"] is not None}
+    """Which effects consumed the answer to which question, and what people changed."""
+    tokens = {_token(row): row["id"] for row in facts.interrupts if row["answer"] is not None} | _patched(facts)
     return frozenset(
         (tokens[known], f"{line.operation_id.partition('/')[0]} {line.label}")
         for line in facts.lines
@@ -296,6 +241,7 @@ def _effects(facts: Facts) -> Iterator[str]:
         lines[line.operation_id].append(line)
     known = _known_tokens(facts, operations)
     yield from _labels(facts)
+    yield from _happened(facts)
     for op_id, of_op in lines.items():
         op = operations.get(op_id)
         if op is None:
@@ -333,15 +279,31 @@ def _known_tokens(facts: Facts, operations: dict[str, _Operation]) -> set[str]:
     known = {INPUT}
     for op in operations.values():
         if op.outcome == "value" and op.data is not None:
+            known.update(tokens_of(op.data))
             value = codec.decode(op.data)
             if isinstance(value, UUID):
                 known.add(f"tok-uuid-{value.hex}")
-            elif isinstance(value, str):
-                known.add(value)
+    known.update(_patched(facts))
     for row in facts.interrupts:
         if row["answer"] is not None:
             known |= {_token(row), _token(row) + REFUSED}
     return known
+
+
+def _patched(facts: Facts) -> dict[str, str]:
+    """The tokens with which people changed the state of chains, and which change that was."""
+    patches = [row for row in facts.records if row["type"] == RecordType.PATCHED]
+    return {token: f"{row['run_id']} patch" for row in patches for token in tokens_of(row["data"])}
+
+
+def _happened(facts: Facts) -> Iterator[str]:
+    """What the journals say was returned did happen: in the world, in an answer, in a change by a person."""
+    happened = {line.token for line in facts.lines} | _patched(facts).keys()
+    happened |= {_token(row) for row in facts.interrupts if row["answer"] is not None}
+    for row in facts.records:
+        if row["type"] == RecordType.COMPLETED:
+            for token in set(tokens_of(row["data"])) - happened:
+                yield f"{row['run_id']}/{row['path']}/{row['idx']} is recorded with {token}, which never happened"
 
 
 def _labels(facts: Facts) -> Iterator[str]:

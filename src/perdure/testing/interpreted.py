@@ -116,7 +116,7 @@ _HANDLERS: dict[str, Callable[[Tree, str, list[str]], Coroutine[Any, Any, list[s
     "branch": _branch,
 }
 
-PROGRAM = Program(workflow=interpret)
+PROGRAM = Program(runner=interpret)
 
 
 def random_program(choose: random.Random) -> Program:

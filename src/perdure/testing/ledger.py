@@ -61,6 +61,14 @@ class Ledger:
         if len(failures) < times:
             raise ValueError(self._append(label, consumed, is_failure=True))
 
+    def falter(self, label: str) -> None:
+        """Raise `ValueError` in the first process that comes here. For code that is no effect and has no operation."""
+        try:
+            os.close(os.open(f"{self._path}.{label}", os.O_CREAT | os.O_EXCL | os.O_CLOEXEC))
+        except FileExistsError:
+            return
+        raise ValueError(label)
+
     def has(self, label: str) -> bool:
         """Whether an effect of this label has happened."""
         return any(line.label == label for line in self.lines())

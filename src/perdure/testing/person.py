@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from perdure.core import keys
+from perdure.core import codec, keys
 from perdure.core.fold import fold
 from perdure.core.records import RunRow
 from perdure.core.resume import Resume
@@ -20,6 +20,9 @@ from perdure.core.states import Status, is_terminal
 from perdure.engine.engine import Engine
 from perdure.engine.results import RunResult
 from perdure.errors import AlreadyResumed, DurableRecoveryError, DurableRunError
+from perdure.flow.chain import Chain
+from perdure.flow.chain_result import ChainResult
+from perdure.flow.chain_runs import Bound
 from perdure.testing.ledger import ledger, new_token
 from perdure.testing.programs import Program
 
@@ -27,7 +30,8 @@ RUN_ID = "run"
 FORK_ID = "run-fork"
 _MAX_TURNS = 100
 
-Attempt = Callable[[], Awaitable[RunResult[Any]]]
+Result = RunResult[Any] | ChainResult
+Attempt = Callable[[], Awaitable[Result]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +54,8 @@ class Person:
     async def _fork_once(self) -> None:
         """Fork the source where it is paused, before it is answered, unless the last person has done that."""
         if await self.engine.store.run_get(FORK_ID) is None:
-            await self.engine.run(self.program.workflow, self.program.value, execution_id=RUN_ID)
-            await self.engine.fork(self.program.workflow, RUN_ID, new_id=FORK_ID)
+            await self.engine.run(self.program.runner, self.program.value, execution_id=RUN_ID)
+            await self.engine.fork(self.program.runner, RUN_ID, new_id=FORK_ID)
 
     async def _to_end(self, run_id: str, *, answers: bool) -> dict[str, Any]:
         """What became of the run. `answers=False` refuses everything."""
@@ -70,30 +74,42 @@ class Person:
             attempt = outcome or run
         raise AssertionError(f"run {run_id} does not come to an end: {await self._row(run_id)}")
 
-    async def _after_result(
-        self, run_id: str, result: RunResult[Any], answers: bool
-    ) -> dict[str, Any] | Attempt | None:
+    async def _after_result(self, run_id: str, result: Result, answers: bool) -> dict[str, Any] | Attempt | None:
         if result.status == "completed":
-            return {"completed": result.output}
+            end = {"completed": result.output}
+            if isinstance(result, ChainResult):
+                end |= {"state": result.final_state, "results": result.node_results}
+            return end
         ledger().tell(run_id, {"paused": [question["interrupt_id"] for question in result.pending_interrupts]})
         return await self._decide(run_id, answers)
 
     def _run(self, run_id: str) -> Attempt:
-        return lambda: self.engine.run(self.program.workflow, self.program.value, execution_id=run_id)
+        return self._attempt(self.engine.run, self.program.value, execution_id=run_id)
+
+    def _attempt(self, act: Callable[..., Awaitable[RunResult[Any]]], *args: Any, **options: Any) -> Attempt:
+        """An act of the engine on the program, as the methods of a workflow or a chain do it."""
+
+        async def attempt() -> Result:
+            if not isinstance(self.program.runner, Chain):
+                return await act(self.program.runner, *args, **options)
+            bound = Bound(self.program.runner, None)
+            return await bound.result(self.engine, await act(bound, *args, **options))
+
+        return attempt
 
     async def _after_error(self, run_id: str, error: Exception) -> dict[str, Any] | Attempt:
         """What a failure means: an end, or another attempt."""
         row = await self._row(run_id)
-        workflow = self.program.workflow
         if row.status == Status.CANCELLED and isinstance(error, DurableRunError | AlreadyResumed):
             return {"cancelled": None}
         if row.status == Status.FAILED and not isinstance(error, DurableRecoveryError):
             if self.program.is_retried:
-                return lambda: self.engine.retry(workflow, run_id)
+                return self._attempt(self.engine.retry, run_id)
+            if self.program.is_resumed:
+                return self._attempt(self.engine.resume, run_id)
             return {"failed": f"{type(error).__name__}: {error}"}
         if isinstance(error, DurableRecoveryError) and await self._is_in_doubt(row):
-            operation_id = row.blocked_operation
-            return lambda: self.engine.resume(workflow, run_id, repeat_operation=operation_id)
+            return self._attempt(self.engine.resume, run_id, repeat_operation=row.blocked_operation)
         raise error
 
     async def _is_in_doubt(self, row: RunRow) -> bool:
@@ -120,12 +136,16 @@ class Person:
             approved = self.program.answers.get(reason.strip('"'))
             if approved is not None:
                 answer = Resume(approved=approved and answers, metadata={"token": new_token("answer")})
-                return lambda: self.engine.resume(
-                    self.program.workflow, run_id, resume_value={interrupt_id: answer}, answered_by="person"
-                )
+                decision = {"resume_value": {interrupt_id: answer}, "state_patch": self._patch(reason.strip('"'))}
+                return self._attempt(self.engine.resume, run_id, answered_by="person", **decision)
         async for _ in self.engine.stream(run_id, after=row.seq):
             break
         return None
+
+    def _patch(self, reason: str) -> str | None:
+        """What the person changes in the state with this answer, as `modified_state` is handed to the engine."""
+        key = self.program.patches.get(reason)
+        return None if key is None else codec.encode({"state": {key: new_token(key)}})
 
     async def _row(self, run_id: str) -> RunRow:
         row = await self.engine.store.run_get(run_id)

@@ -1,5 +1,5 @@
-"""The programs that the explorer runs: each shows one shape of concurrency, failure or question, with
-effects in a ledger.
+"""The programs of the explorer that are workflow functions: each shows one shape of concurrency, failure or question,
+with effects in a ledger. Those that are chains are in `chains`.
 
 Every effect consumes tokens that earlier ones returned and returns a fresh one. What is compared afterwards
 must not depend on time: where two things race, the program makes sure that the same one wins in every
@@ -16,6 +16,7 @@ from typing import Any
 from perdure.core.resume import Resume
 from perdure.core.retry import RetryPolicy
 from perdure.flow.asking import interrupt
+from perdure.flow.chain import Chain
 from perdure.flow.idempotent import idempotent
 from perdure.flow.steps import step
 from perdure.flow.values import now, sleep, uuid4
@@ -31,20 +32,27 @@ COMPOSED = frozenset({"whole", "approved", "buy"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A workflow and what the person does with it: answers by reason, and whether a failure is retried;
-    `ends` is how it ends then."""
+    """A workflow or a chain, and what the person does with it: answers by reason, and whether a failure is retried or
+    resumed; `ends` is how it ends then.
 
-    workflow: Workflow[Any, Any]
+    `patches`: which keys of a chain's state get a fresh token with the answer to which reason. `shape`: what a random
+    chain is made from, since it has to be made again in each process.
+    """
+
+    runner: Workflow[Any, Any] | Chain
     value: Any = INPUT
     answers: Mapping[str, bool] = field(default_factory=dict)
+    patches: Mapping[str, str] = field(default_factory=dict)
+    shape: Any = None
     is_retried: bool = False
+    is_resumed: bool = False
     is_forked: bool = False
     is_cancelled: bool = False
     ends: str = "completed"
 
     @property
     def name(self) -> str:
-        return self.workflow.name
+        return self.runner.name
 
 
 # --- effects --------------------------------------------------------------------------------------------
@@ -358,29 +366,25 @@ async def question_in_step(value: str) -> list[str]:
     return [*both, await put("after", list(both))]
 
 
-PROGRAMS: Sequence[Program] = (
-    Program(workflow=linear),
-    Program(workflow=gather_with_pause, answers={"go on?": True}),
-    Program(workflow=group_with_questions, answers={"red?": True, "green?": False, "blue?": True}),
-    Program(workflow=race_of_steps),
-    Program(workflow=question_loses),
-    Program(workflow=question_wins, answers={"in time?": True}),
-    Program(workflow=timeout),
-    Program(workflow=two_questions, answers={"first?": True, "second?": False}),
-    Program(workflow=handled_error),
-    Program(workflow=failing, ends="failed"),
-    Program(workflow=retried_step),
-    Program(workflow=failing_branches, is_retried=True),
-    Program(workflow=nested, answers={"inner?": True}),
-    Program(workflow=loop),
-    Program(workflow=sleeping),
-    Program(workflow=forked, answers={"fork?": True}, is_forked=True),
-    Program(workflow=cancelled, is_cancelled=True, ends="cancelled"),
-    Program(workflow=keyed),
-    Program(workflow=keyed_sync),
-    Program(workflow=question_in_step, answers={"in body?": True, "again in body?": False}),
+WORKFLOWS: Sequence[Program] = (
+    Program(runner=linear),
+    Program(runner=gather_with_pause, answers={"go on?": True}),
+    Program(runner=group_with_questions, answers={"red?": True, "green?": False, "blue?": True}),
+    Program(runner=race_of_steps),
+    Program(runner=question_loses),
+    Program(runner=question_wins, answers={"in time?": True}),
+    Program(runner=timeout),
+    Program(runner=two_questions, answers={"first?": True, "second?": False}),
+    Program(runner=handled_error),
+    Program(runner=failing, ends="failed"),
+    Program(runner=retried_step),
+    Program(runner=failing_branches, is_retried=True),
+    Program(runner=nested, answers={"inner?": True}),
+    Program(runner=loop),
+    Program(runner=sleeping),
+    Program(runner=forked, answers={"fork?": True}, is_forked=True),
+    Program(runner=cancelled, is_cancelled=True, ends="cancelled"),
+    Program(runner=keyed),
+    Program(runner=keyed_sync),
+    Program(runner=question_in_step, answers={"in body?": True, "again in body?": False}),
 )
-
-
-def program(name: str) -> Program:
-    return next(program for program in PROGRAMS if program.name == name)

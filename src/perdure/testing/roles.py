@@ -12,10 +12,11 @@ from typing import Any
 
 from perdure.core.settings import EngineSettings
 from perdure.engine.engine import open_engine
-from perdure.testing import interpreted, ledger
+from perdure.testing import interpreted, ledger, shapes
+from perdure.testing.catalogue import program
 from perdure.testing.faults import Faults, Target, open_faulty
 from perdure.testing.person import Person
-from perdure.testing.programs import Program, program
+from perdure.testing.programs import Program
 
 _SETTINGS = EngineSettings(poll_s=0.02)
 
@@ -37,6 +38,7 @@ class Job:
     ledger: str
     incarnation: str
     result: str
+    shape: Any = None
     recovers: bool = False
     is_inline: bool = False
     point: str | None = None
@@ -52,7 +54,12 @@ def perform(job: Job) -> None:
 
 
 def _program(job: Job) -> Program:
-    known = interpreted.PROGRAM if job.program == interpreted.PROGRAM.name else program(job.program)
+    if job.shape is not None:
+        known = shapes.program_of(job.shape)
+    elif job.program == interpreted.PROGRAM.name:
+        known = interpreted.PROGRAM
+    else:
+        known = program(job.program)
     return replace(known, value=job.value, answers=job.answers)
 
 
@@ -61,7 +68,7 @@ async def _person(job: Job, program: Program, faults: Faults) -> None:
     try:
         async with await open_engine(store, settings=_SETTINGS, is_inline=job.is_inline) as engine:
             if job.recovers:
-                await engine.recover([program.workflow])
+                await engine.recover([program.runner])
             outcome = await Person(engine=engine, program=program).go()
     finally:
         await store.close()
@@ -77,7 +84,7 @@ async def _worker(job: Job, program: Program, faults: Faults) -> None:
     store = open_faulty(job.url, faults)
     try:
         async with await open_engine(store, settings=_SETTINGS) as engine:
-            work = asyncio.create_task(engine.work([program.workflow]))
+            work = asyncio.create_task(engine.work([program.runner]))
             stop = asyncio.create_task(stopped.wait())
             await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
             if not stop.done():
