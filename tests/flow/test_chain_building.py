@@ -7,19 +7,21 @@ import operator
 from typing import Any
 
 import pytest
-from tests.support.chains import YES, Echo, line, runs
+from tests.support.chains import YES, Echo, line
 
 from perdure import (
     Chain,
     ChainError,
     ChainTemplateError,
     DurableLimitError,
+    Engine,
     FunctionTool,
     InvalidInputError,
     NodeType,
     SerializationError,
     node,
 )
+from perdure.core.records import RunFilter
 
 
 def one() -> int:
@@ -217,14 +219,13 @@ UNRUNNABLE = {
 }
 
 
-@pytest.mark.parametrize("problem", UNRUNNABLE)
-def test_rule_what_cannot_run_says_why_and_stores_nothing(store_url: str, problem: str):
-    chain = UNRUNNABLE[problem]
-    assert any(problem in said for said in chain.validate()), chain.validate()
-    with pytest.raises(ChainError, match="cannot run") as refused:
-        chain.run({}, store=store_url)
-    assert problem in str(refused.value)
-    assert runs(store_url) == []
+async def test_rule_what_cannot_run_says_why_and_stores_nothing(engine: Engine, store_url: str):
+    for problem, chain in UNRUNNABLE.items():
+        assert any(problem in said for said in chain.validate()), chain.validate()
+        with pytest.raises(ChainError, match="cannot run") as refused:
+            await chain.arun({}, store=store_url)
+        assert problem in str(refused.value)
+    assert await engine.store.run_list(RunFilter()) == []
 
 
 def test_rule_all_problems_are_named_at_once(store_url: str):
@@ -248,28 +249,20 @@ def test_rule_a_chain_may_be_built_further_after_it_has_run(store_url: str):
 # --- the input ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", [5, [], "text", {5: 1}, {"": 1}, {"$set": 1}], ids=repr)
-def test_rule_a_state_that_is_none_is_refused_by_its_field(store_url: str, state: Any):
-    with pytest.raises(InvalidInputError) as refused:
-        line("door", one).run(state, store=store_url)
-    assert refused.value.field == "initial_state"
-    assert runs(store_url) == []
-
-
-def test_rule_a_state_that_cannot_be_stored_is_refused_by_its_path(store_url: str):
+async def test_rule_a_bad_state_or_id_is_refused_by_its_field_with_nothing_stored(engine: Engine, store_url: str):
+    bad_states: list[Any] = [5, [], "text", {5: 1}, {"": 1}, {"$set": 1}]
+    bad_ids: list[Any] = [5, "", " ", "a\n", "x" * 300]
+    bad = [("initial_state", {"initial_state": state}) for state in bad_states]
+    bad += [("execution_id", {"execution_id": run_id}) for run_id in bad_ids]
+    for field, given in bad:
+        with pytest.raises(InvalidInputError) as refused:
+            await line("door", one).arun(**given, store=store_url)
+        assert refused.value.field == field
     with pytest.raises(SerializationError, match=r"\$\.deep\[1\]\.thing"):
-        line("door", one).run({"deep": [0, {"thing": object()}]}, store=store_url)
+        await line("door", one).arun({"deep": [0, {"thing": object()}]}, store=store_url)
     with pytest.raises(DurableLimitError, match="max_payload_bytes"):
-        line("door", one).run({"large": "x" * 2_000_000}, store=store_url)
-    assert runs(store_url) == []
-
-
-@pytest.mark.parametrize("run_id", [5, "", " ", "a\n", "x" * 300], ids=repr)
-def test_rule_a_bad_execution_id_is_refused_by_its_field(store_url: str, run_id: Any):
-    with pytest.raises(InvalidInputError) as refused:
-        line("door", one).run({}, execution_id=run_id, store=store_url)
-    assert refused.value.field == "execution_id"
-    assert runs(store_url) == []
+        await line("door", one).arun({"large": "x" * 2_000_000}, store=store_url)
+    assert await engine.store.run_list(RunFilter()) == []
 
 
 @pytest.mark.parametrize("store", [5, "ftp://x", b"x"], ids=repr)
@@ -284,7 +277,8 @@ def test_rule_a_bad_store_is_refused_by_its_field(store: Any):
 
 ODD = [
     "a/b", "~1", "%", "0", "!", " x ", "é", "~", "a~b", "!0", "?q", "@x", "%2F", "é/ñ", "state", "input",
-    "node_results", "x" * 256, "run_end", "1", "00", "-1", ".", "..", "a b", '"', "'", "\\", "{{x}}", "日本", "😀", "A", "a",
+    "node_results", "x" * 256, "run_end", "1", "00", "-1", ".", "..", "a b", '"', "'", "\\", "{{x}}", "日本", "😀", "A",
+    "a",
 ]  # fmt: skip
 
 

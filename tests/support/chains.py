@@ -6,14 +6,14 @@ Every function here opens the store anew, as another process would.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Sequence
 from typing import Any
-
-from tests.support.database import execute
 
 from perdure import Chain, Resume, open_engine
 from perdure.core.checkpoints import Checkpoint, checkpoints
 from perdure.core.records import InterruptRow, Loaded, RunFilter, RunRow
+from tests.support.database import execute
 
 YES = Resume(approved=True)
 NO = Resume(approved=False)
@@ -36,7 +36,7 @@ def line(name: str, *functions: Any, **options: Any) -> Chain:
     chain = Chain(name, **options)
     for function in functions:
         chain.add_node(function.__name__, fn=function)
-    for source, target in zip(functions, functions[1:], strict=False):
+    for source, target in itertools.pairwise(functions):
         chain.connect(source.__name__, target.__name__)
     return chain
 

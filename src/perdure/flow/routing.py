@@ -7,7 +7,7 @@ import collections
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from perdure.core import codec
+from perdure.core import codec, lineage
 from perdure.core.condition import Condition
 from perdure.core.lineage import Visit
 from perdure.core.records import Kind, Recovery
@@ -104,7 +104,9 @@ _DECIDING = frozenset({NodeType.CONDITION, NodeType.HITL})
 
 
 def _holds(condition: Any, scope: Mapping[str, Any]) -> bool:
-    return condition.holds(scope) if isinstance(condition, Condition) else bool(condition(dict(scope["state"])))
+    if isinstance(condition, Condition):
+        return condition.holds(scope)
+    return bool(condition(lineage.own(dict(scope["state"]))))  # its own: what it does to it nobody sees
 
 
 def _label(value: Any) -> str:
