@@ -1,4 +1,4 @@
-"""Room that a prune has freed goes back to the system: the file of an SQLite store shrinks."""
+"""What a prune costs an SQLite store, and what it gives back: pages are found by indexes, and the file shrinks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 from tests.support import kept, locks, runs
 
+from perdure.store import queries
 from perdure.store.kept import PruneRequest
 from perdure.store.open import open_store
 from perdure.store.sql_store import SqlStore
@@ -26,6 +28,26 @@ async def _large(store: SqlStore, run_id: str) -> None:
 def _free_pages(path: Path) -> int:
     with closing(sqlite3.connect(path)) as connection:
         return connection.execute("PRAGMA freelist_count").fetchone()[0]
+
+
+@pytest.mark.parametrize(
+    ("query", "index"),
+    [
+        ("prune_candidates", "run_by_age"),
+        ("prune_execution_candidates", "execution_by_age"),
+        ("unsynced_runs", "run_unsynced"),
+        ("unsynced_executions", "execution_unsynced"),
+    ],
+)
+def test_pages_are_read_in_the_order_of_an_index(tmp_path: Path, query: str, index: str) -> None:
+    """Nothing is sorted, so a page costs what it has, however much there is."""
+    path = tmp_path / "perdure.db"
+    open_store(str(path)).close_now()
+    params = dict.fromkeys(("cutoff", "after_at", "after_id", "limit", "has_failed", "project_id"))
+    with closing(sqlite3.connect(path)) as connection:
+        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {queries.load('sqlite')[query]}", params)]
+    assert f"USING INDEX {index}" in plan[0]
+    assert not [step for step in plan if "TEMP B-TREE" in step]
 
 
 def test_L7_free_pages_are_reclaimed(tmp_path: Path) -> None:

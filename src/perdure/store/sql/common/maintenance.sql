@@ -9,11 +9,12 @@ SELECT {tombstone} FROM tombstone WHERE tombstone.run_id = :run_id;
 
 -- name: prune_candidates
 -- Roots that are over and old enough, oldest first. The page goes on after a place: what stays is passed over once.
--- Whatever ended before the cutoff began before it, which is the range of an index.
+-- Whatever ended before the cutoff began before it, which is the range of the index by age. A run that is not over has
+-- no end; to ask for its status would only lead to the other index, and to sorting.
 SELECT run.id, run.created_at, run.seq FROM run
 WHERE run.created_at <= :cutoff AND (run.created_at, run.id) > (:after_at, :after_id)
   AND run.root_id = run.id AND run.ended_at <= :cutoff
-  AND (run.status IN ('completed', 'cancelled') OR (run.status = 'failed' AND :has_failed))
+  AND (run.status <> 'failed' OR :has_failed)
   AND NOT EXISTS (SELECT 1 FROM run AS below
                   WHERE below.root_id = run.id AND below.root_id <> below.id
                     AND (below.ended_at IS NULL OR below.ended_at > :cutoff))
