@@ -97,6 +97,69 @@ async def waiting(path: str) -> str:
     return await wait_for_line(path)
 
 
+# --- chains -----------------------------------------------------------------------------------------------
+
+
+def load(order_id: str) -> dict[str, Any]:
+    return {"items": [{"sku": "a", "price": 5}, {"sku": "b", "price": 7}], "total": 12}
+
+
+def ship(total: int, items: list[dict[str, Any]], note: str = "no note") -> str:
+    return f"shipped {','.join(item['sku'] for item in items)} for {total} ({note})"
+
+
+def _order_chain() -> perdure.Chain:
+    keys = {"total": {"type": "integer"}, "note": {"type": "string"}}
+    chain = perdure.Chain("cli_order", state_schema={"type": "object", "properties": keys, "required": ["order_id"]})
+    chain.add_node("load", fn=load)
+    chain.add_node("approve", type="hitl", reason="Ship this?", context={"total": "{{state.total}}"})
+    chain.add_node("ship", fn=ship, output_key="shipped")
+    chain.add_node("refuse", fn=lambda: "refused")
+    chain.connect("load", "approve")
+    chain.connect("approve", "ship", condition="state.approve.approved")
+    return chain.connect("approve", "refuse")
+
+
+order = _order_chain()
+
+
+def _nested_chain() -> perdure.Chain:
+    """Goes round: a turn asks from inside a chain that shares its state, and one that does not."""
+    sharing = perdure.Chain("cli_sharing")
+    sharing.add_node("grow", fn=lambda log: {"log": [*log, {"from": "inside"}]})
+    sharing.add_node("ask", type="hitl", reason="Again?")
+    sharing.connect("grow", "ask")
+    apart = perdure.Chain("cli_apart")
+    apart.add_node("look", fn=lambda count: {"log": ["of its own"], "count": count * 10})
+    apart.add_node("ask", type="hitl", reason="Apart?")
+    apart.connect("look", "ask")
+    chain = perdure.Chain("cli_nested")
+    chain.add_node("begin", fn=lambda: {"log": [{"from": "outside"}], "count": 1})
+    chain.add_node("share", agent=sharing)
+    chain.add_node("apart", agent=apart, input_mapping={"count": "{{state.count}}"})
+    chain.add_node("turn", fn=lambda count: {"count": count + 1})
+    chain.connect("begin", "share")
+    chain.connect("share", "apart")
+    chain.connect("apart", "turn")
+    return chain.connect("turn", "turn", max_iterations=5, exit_condition="state.count >= 3")
+
+
+nested = _nested_chain()
+
+
+def obey(path: str) -> str:
+    """Do what the file says: end the process, or end well. Without a file it fails."""
+    if Path(path).read_text() == "die":
+        os._exit(9)
+    return "done"
+
+
+obeying = perdure.Chain("cli_obeying")
+obeying.add_node("begin", fn=lambda: {"both": {"left": 0, "right": 0}})
+obeying.add_node("work", fn=obey).connect("begin", "work")
+malformed = perdure.Chain("cli_malformed").add_node("a", fn=load).connect("a", "b")
+
+
 def make_refund() -> object:
     return refund
 

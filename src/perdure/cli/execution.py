@@ -6,21 +6,24 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli import options, session
+from perdure.cli import changes, options, session
+from perdure.cli.changes import Change
 from perdure.cli.exits import Exit, exit_code
 from perdure.cli.output import complain, emit_lines, shown
 from perdure.cli.runners import load_runner
 from perdure.cli.values import decoded, parse_answer, parse_json, plain
+from perdure.core.checkpoints import fork_point
 from perdure.engine.liveness import dead_owners
 from perdure.errors import ChainResumeError, InvalidInputError, OperationError
 
 if TYPE_CHECKING:
+    from perdure.core.records import Loaded
     from perdure.engine.engine import Engine
     from perdure.engine.results import RunResult
     from perdure.engine.runner import Runner
@@ -30,6 +33,16 @@ InputFile = Annotated[
     str | None,
     typer.Option(
         "--input-file", metavar="FILE", help="A file with the input, as JSON; - is stdin.", show_default=False
+    ),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="PATH=VALUE",
+        help="Change a chain's state before it goes on: total=12, items[0].price=5, note=text. The value is JSON where"
+        " it is some, else a text; PATH:=JSON takes JSON only. May be repeated.",
+        show_default=False,
     ),
 ]
 Interrupt = Annotated[
@@ -96,34 +109,46 @@ def resume(
             show_default=False,
         ),
     ] = None,
+    given_changes: Set = None,
     store: options.Store = None,
     db_path: options.DbPath = None,
     is_json: options.Json = False,
 ) -> None:
-    """Answer a run's question and go on; or go on after a crash or a failure."""
+    """Answer a run's question and go on; or go on after a crash or a failure. A chain's state may be changed, too."""
     if interrupt is not None and value is None:
         raise InvalidInputError("--value", "is missing: --interrupt says which question, not what the answer is")
     if repeat_operation is not None and value is not None:
         raise InvalidInputError("--repeat-operation", "is given beside --value; they are two decisions")
+    if repeat_operation is not None and given_changes:
+        raise InvalidInputError("--repeat-operation", "is given beside --set; they are two decisions")
+    if runner is None and given_changes:
+        raise InvalidInputError("--runner", "is missing: --set is checked against the chain that goes on with it")
+    made = changes.parse_changes(given_changes or ())
     answer = None if value is None else parse_answer(value)
     url = session.store_url(store, db_path)
     if runner is None:
         _answer_only(run_id, answer, interrupt, url, is_json)
         return
     loaded = load_runner(runner)
-    _follow(
-        run_id,
-        url,
-        runner,
-        is_json,
-        lambda engine: engine.resume(
+    _refuse_stateless(loaded, made)
+
+    async def work(engine: Engine) -> RunResult[Any]:
+        return await engine.resume(
             loaded,
             run_id,
             resume_value=answer,
             interrupt_id=interrupt,
             repeat_operation=repeat_operation,
             answered_by=session.user(),
-        ),
+            state_patch=await _patch(engine, loaded, run_id, made, _at_question(interrupt)),
+        )
+
+    _follow(
+        run_id,
+        url,
+        runner,
+        is_json,
+        work,
         is_existing=True,
         is_answer_missing=answer is None and repeat_operation is None,
     )
@@ -152,31 +177,46 @@ def fork(
     ] = None,
     given: Input = None,
     given_file: InputFile = None,
+    given_changes: Set = None,
     new_id: Annotated[
-        str | None, typer.Option("--id", metavar="RUN_ID", help="The new run's id.", show_default=False)
+        str | None, typer.Option("--id", "--new-id", metavar="RUN_ID", help="The new run's id.", show_default=False)
     ] = None,
     store: options.Store = None,
     is_json: options.Json = False,
 ) -> None:
-    """Branch a run into a new one. The source is not touched. A new input starts from the beginning."""
+    """Branch a run into a new one. The source is not touched. A new input starts a workflow from the beginning; a
+    chain goes on from the checkpoint, and the keys of the input are set in its state.
+    """
     from perdure.core import ids
 
     has_input, value = _input(given, given_file)
+    made = changes.parse_changes(given_changes or ())
+    loaded = load_runner(runner)
+    _refuse_stateless(loaded, made)
+    chosen = ids.run_id() if new_id is None else ids.check_id(new_id, "--id")
+    options_ = _fork_options(loaded, checkpoint, has_input, value)
+
+    async def work(engine: Engine) -> RunResult[Any]:
+        patch = None
+        if _has_state(loaded):
+            given_state = value if has_input else None
+            patch = await _patch(engine, loaded, run_id, made, _at_checkpoint(checkpoint), given_state)
+        return await engine.fork(loaded, run_id, new_id=chosen, state_patch=patch, **options_)
+
+    url = session.store_url(store)
+    _refuse_missing(url, run_id)
+    _follow(chosen, url, runner, is_json, work)
+
+
+def _fork_options(runner: Runner, checkpoint: str | None, has_input: bool, value: Any) -> dict[str, Any]:
+    """What an input means to the runner: a chain has a state to set its keys in, a workflow begins with it."""
+    if _has_state(runner):
+        if has_input and not isinstance(value, dict):
+            raise InvalidInputError("--input", f"sets keys of a chain's state: an object, not {shown(value)}")
+        return {"checkpoint_id": checkpoint}
     if has_input and checkpoint is not None:
         raise InvalidInputError("--input", "starts from the beginning, --checkpoint does not; use one of the two")
-    loaded = load_runner(runner)
-    chosen = ids.run_id() if new_id is None else ids.check_id(new_id, "--id")
-    url = session.store_url(store)
-    _follow(
-        chosen,
-        url,
-        runner,
-        is_json,
-        lambda engine: engine.fork(
-            loaded, run_id, checkpoint_id=checkpoint, value=value, has_value=has_input, new_id=chosen
-        ),
-        is_existing=True,
-    )
+    return {"checkpoint_id": checkpoint, "value": value, "has_value": has_input}
 
 
 def cancel(
@@ -205,6 +245,51 @@ def cancel(
     if is_over:
         complain(f"run {run_id} is {status}: there is nothing to cancel")
         raise typer.Exit(Exit.ALREADY_RESUMED)
+
+
+# --- changing a state -------------------------------------------------------------------------------------
+
+
+def _has_state(runner: Runner) -> bool:
+    return callable(getattr(runner, "encode_patch", None))
+
+
+def _refuse_stateless(runner: Runner, made: Sequence[Change]) -> None:
+    if made and not _has_state(runner):
+        raise InvalidInputError("--set", f"{runner.name} is a {runner.kind}: only a chain has a state to change")
+
+
+async def _patch(
+    engine: Engine,
+    runner: Any,
+    run_id: str,
+    made: Sequence[Change],
+    state_of: Callable[[Loaded], dict[str, Any]],
+    given: dict[str, Any] | None = None,
+) -> str | None:
+    """The changes as they are recorded. A path into a part of the state starts from what that part is in the run."""
+    if not made:
+        return None if given is None else runner.encode_patch(None, given)
+    state: dict[str, Any] = {}
+    if any(len(change.segments) > 1 for change in made):
+        loaded = await engine.store.run_load(run_id)
+        if loaded.run.runner != runner.name:
+            return None  # another runner's run, whose state says nothing: the engine refuses it
+        state = state_of(loaded)
+    return runner.encode_patch(changes.applied(made, state), given)
+
+
+def _at_checkpoint(checkpoint: str | None) -> Callable[[Loaded], dict[str, Any]]:
+    return lambda loaded: changes.state_at(loaded, seq=fork_point(loaded, checkpoint))
+
+
+def _at_question(interrupt: str | None) -> Callable[[Loaded], dict[str, Any]]:
+    def state_of(loaded: Loaded) -> dict[str, Any]:
+        pending = [row for row in loaded.interrupts if row.status == "pending"]
+        named = [row for row in pending if row.interrupt_id == interrupt] if interrupt else pending
+        return changes.state_at(loaded, question=named[0] if len(named) == 1 else None)
+
+    return state_of
 
 
 # --- following a run --------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from perdure.core.codec.text import dumps, loads
 from perdure.core.node_inputs import NodeInputs
 from perdure.core.records import InterruptRow, Kind, Loaded, OutcomeKind, RecordType, StoredRecord
 from perdure.core.snapshots import Reader
-from perdure.errors import ChainCheckpointError, ChainResumeError
+from perdure.errors import ChainCheckpointError, ChainResumeError, SerializationError
 
 RUN_END = "run_end"
 _STEP_TYPES = {"step": "node", "effect": "tool_call", "workflow": "node", "interrupt": "hitl_pause", "node": "node"}
@@ -121,7 +121,7 @@ class _View:
             node_input={} if is_end else self._inputs.of(record.path, _before(record, state, before)),
             iteration=0 if is_end or not self._has_state else record.index,
             iteration_counters=self._counters,
-            interrupt_reason=None if asked is None else str(codec.decode(asked.reason)),
+            interrupt_reason=None if asked is None else _reason(asked),
             interrupt_context=None if asked is None else asked.context,
             read_chars=cost,
         )
@@ -146,6 +146,14 @@ class _View:
         rows = [self._questions[one] for one in ids if one in self._questions]
         rows += [row for row in self._questions.values() if (row.path, row.index) == (record.path, record.index)]
         return rows[0] if rows else None
+
+
+def _reason(asked: InterruptRow) -> str:
+    """What was asked. One spoilt text hides no checkpoint."""
+    try:
+        return str(codec.decode(asked.reason))
+    except SerializationError:
+        return asked.reason
 
 
 def _before(record: StoredRecord, state: Any, base: Any) -> Any:
