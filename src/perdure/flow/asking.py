@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.core import codec
 from perdure.engine.context import BodyScope, current
 from perdure.errors import InvalidInputError, PerdureError
+from perdure.flow.variables import _resume_value
 
 if TYPE_CHECKING:
     from perdure.core.resume import Resume
@@ -41,6 +42,17 @@ def interrupt(
         return _resume(drive.questions.ask_in_body(scope, reason, shown, key, bind))
     call, _ = drive.questions.ask_direct(scope, reason, shown, key, bind)
     return _resume_value_of(drive.calling.wait_frozen(call))
+
+
+def tell_answer() -> None:
+    """Set `_resume_value` for readers, in the context of a body that begins again after an answer. Nothing of Perdure
+    reads it: a question finds its own answer."""
+    scope = current()
+    rows = scope.answers.values() if isinstance(scope, BodyScope) else ()
+    answered = [row for row in rows if row.answer is not None]
+    if answered:
+        last = max(answered, key=lambda row: row.answer_seq or 0)
+        _resume_value.set(_resume(last.answer or "null"))
 
 
 def _check(reason: object, context: object, key: object) -> None:

@@ -24,6 +24,7 @@ from perdure.engine.calls import Call, CallSpec, Outcome
 from perdure.engine.drive import Drive
 from perdure.errors import PerdureError
 from perdure.flow import routing
+from perdure.flow.asking import tell_answer
 from perdure.flow.binding import Moment
 from perdure.flow.plan import Plan, PlannedNode
 
@@ -176,7 +177,8 @@ class Front:
             self.drive.calling.begin(call).add_done_callback(functools.partial(self._tell, open_))
 
     def moment(self, visit: Visit) -> Moment:
-        """What the node of this visit sees, now."""
+        """What the node of this visit sees, now. Called in the context of its body."""
+        tell_answer()
         return Moment(visit.before, self.input, self.results, self.context)
 
     # Ending.
