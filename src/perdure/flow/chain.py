@@ -5,7 +5,7 @@ running it is `front`, and nothing in here resumes anything.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -154,7 +154,9 @@ class Chain(ChainRuns):
 
     def validate(self) -> list[str]:
         """Everything that keeps the chain from running, a sentence each; [] if it can run."""
-        return topology.problems(self.topology)
+        if (inside := _nesting_problem(self)) is not None:
+            return [inside]
+        return [*topology.problems(self.topology), *_branch_problems(self)]
 
     @property
     def topology(self) -> Topology:
@@ -166,9 +168,9 @@ class Chain(ChainRuns):
     def plan(self) -> plan.Plan:
         """The chain read for running. Raises `ChainError` if it cannot run, naming everything that keeps it from it."""
         if self._plan is None:
+            plan.refuse(self.name, self.validate())
             nodes = [_planned(given, rank) for rank, given in enumerate(self._given)]
             shape = plan.shape_of(nodes, self._edges)
-            plan.refuse(self.name, topology.problems(shape))
             self._plan = plan.Plan(
                 name=self.name,
                 nodes={node.given.id: node for node in nodes},
@@ -235,6 +237,34 @@ class Chain(ChainRuns):
 
 
 builtin_type = type
+_MAX_DEPTH = 30
+"""Chains in chains: what records can hold is nested about three times as deep."""
+
+
+def _nesting_problem(chain: Chain, outer: tuple[Chain, ...] = ()) -> str | None:
+    """What has no shape that could be looked at: a chain inside itself, or too many inside each other."""
+    way = (*outer, chain)
+    if chain in outer:
+        return "it is inside itself: " + " -> ".join(repr(one.name) for one in way)
+    if len(way) > _MAX_DEPTH:
+        return f"chains are nested more than {_MAX_DEPTH} deep"
+    inside = (
+        thing
+        for given in chain._given
+        for thing in (given.runs, *given.options.agents, *given.options.branches.values())
+        if isinstance(thing, Chain)
+    )
+    return next((found for one in inside if (found := _nesting_problem(one, way)) is not None), None)
+
+
+def _branch_problems(chain: Chain) -> Iterator[str]:
+    """Those of chains that parallel nodes run: the topology knows only chains that are nodes."""
+    for rank, given in enumerate(chain._given):
+        for branch in _planned(given, rank).branches if given.type is NodeType.PARALLEL else ():
+            if isinstance(branch.runner, Chain):
+                yield from (f"in {given.id!r} ({branch.name}): {found}" for found in branch.runner.validate())
+        if given.type is NodeType.AGENT and isinstance(given.runs, Chain):
+            yield from (f"in {given.id!r}: {found}" for found in _branch_problems(given.runs))
 
 
 def _planned(given: NodeGiven, rank: int) -> plan.PlannedNode:

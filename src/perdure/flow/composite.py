@@ -19,6 +19,7 @@ from perdure.flow.nesting import run_nested
 from perdure.flow.node_bodies import GetMoment, agent_input
 from perdure.flow.plan import CHAIN_TYPE, Branch
 
+_NO_INPUT: Any = object()
 _SWALLOWING = frozenset({"continue", "any_success"})
 
 
@@ -34,12 +35,12 @@ async def _runner(front: Front, open_: Open, moment_of: GetMoment) -> Any:
         return await runner.drive(agent_input(given, moment_of()))
     if given.options.input is not None or given.input_mapping is not None:
         return await _chain(front, open_, runner, agent_input(given, moment_of()), open_.call.key)
-    return await _chain(front, open_, runner, None, open_.call.key)
+    return await _chain(front, open_, runner, _NO_INPUT, open_.call.key)
 
 
 async def _chain(front: Front, open_: Open, chain: Any, value: Any, key: str) -> Any:
-    """A nested chain. Without an input of its own (None) it goes on from the state, and gives back what it wrote."""
-    plan, visit, is_sharing = chain.plan, open_.visit, value is None
+    """A nested chain. Without an input of its own it goes on from the state, and gives back what it wrote."""
+    plan, visit, is_sharing = chain.plan, open_.visit, value is _NO_INPUT
     state = visit.before if is_sharing else value if isinstance(value, dict) else {"input": value}
     if plan.schema is not None:
         state = plan.schema.fill(state)
@@ -138,10 +139,8 @@ async def _branch(front: Front, open_: Open, branch: Branch, index: int, args: t
     return await run_nested(drive, call, functools.partial(_branch_inside, front, open_, branch, call.key))
 
 
-async def _branch_inside(
-    front: Front, open_: Open, branch: Branch, key: str, moment_of: GetMoment, item: Any = None
-) -> Any:
-    value = item if item is not None else agent_input(open_.node.given, moment_of())
+async def _branch_inside(front: Front, open_: Open, branch: Branch, key: str, moment_of: GetMoment, *item: Any) -> Any:
+    value = item[0] if item else agent_input(open_.node.given, moment_of())
     if branch.runner.kind == CHAIN_TYPE:
         return await _chain(front, open_, branch.runner, value, key)
     return await branch.runner.drive(value)
