@@ -89,4 +89,6 @@ def _postgres(connection_string: str | None, schema: str | None, db_path: str | 
         raise InvalidInputError("--db-path", "is for SQLite; a Postgres store is named by --connection-string")
     if connection_string is None:
         raise InvalidInputError("--connection-string", "is missing: postgresql://user@host/db, or host=... dbname=...")
-    return PostgresCheckpointer(connection_string, **({} if schema is None else {"schema": schema}))
+    if schema is None:
+        return PostgresCheckpointer(connection_string)
+    return PostgresCheckpointer(connection_string, schema=schema)
