@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
 
@@ -292,6 +293,7 @@ def is_runner(thing: Any) -> bool:
 
 
 def _branches(given: NodeGiven) -> list[plan.Branch]:
+    given = replace(given, output_schema=None)  # it is that of the whole
     options = given.options
     if options.over is not None:
         if given.runs is None:

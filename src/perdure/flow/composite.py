@@ -16,7 +16,7 @@ from perdure.engine.calls import Call, Outcome
 from perdure.errors import ChainError, ChainStateError
 from perdure.flow.front import Beginning, Front, Open
 from perdure.flow.nesting import run_nested
-from perdure.flow.node_bodies import GetMoment, agent_input
+from perdure.flow.node_bodies import Checks, GetMoment, agent_input
 from perdure.flow.plan import CHAIN_TYPE, Branch
 
 _NO_INPUT: Any = object()
@@ -25,8 +25,12 @@ _SWALLOWING = frozenset({"continue", "any_success"})
 
 async def run(front: Front, open_: Open) -> Any:
     """The node's result: recorded, or made by running what is inside."""
+    return await run_nested(front.drive, open_.call, functools.partial(_inside, front, open_))
+
+
+async def _inside(front: Front, open_: Open, moment_of: GetMoment) -> Any:
     inside = _parallel if open_.node.branches else _runner
-    return await run_nested(front.drive, open_.call, functools.partial(inside, front, open_))
+    return Checks(open_.node.given).output(await inside(front, open_, moment_of))
 
 
 async def _runner(front: Front, open_: Open, moment_of: GetMoment) -> Any:

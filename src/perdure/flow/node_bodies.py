@@ -65,7 +65,7 @@ def _function_of(tool: Any, node_id: str) -> Callable[..., Any]:
 def _function(given: NodeGiven, function: Callable[..., Any]) -> tuple[CallSpec, dict[str, Any]]:
     binding = Binding(_signed(function), given.input_mapping, "fn")
     spec = function_spec(given, function)
-    checks = _Checks(given)
+    checks = Checks(given)
 
     def bound(moment: Moment) -> tuple[list[Any], dict[str, Any]]:
         positional, named = binding.arguments(given.id, moment)
@@ -91,7 +91,7 @@ def mapped_body(given: NodeGiven, name: str, function: Callable[..., Any]) -> Ca
     """The call of one item of a list: the item is the function's first argument."""
     binding = Binding(_signed(function), given.input_mapping, "fn", given_count=1)
     spec = replace(function_spec(given, function), name=name)
-    checks = _Checks(given)
+    checks = Checks(given)
     target = function.spec.function if isinstance(function, Step) else function
     if spec.is_async:
 
@@ -117,7 +117,12 @@ def branch_body(given: NodeGiven, name: str, thing: Any) -> CallSpec:
 
 def composite_spec(given: NodeGiven, name: str) -> CallSpec:
     """The call of a node whose body is workflow code."""
-    return CallSpec(kind=Kind.NODE, name=name, function=_workflow_code, errors=tuple(given.options.errors))
+    errors = tuple(given.options.errors)
+    return CallSpec(kind=Kind.NODE, name=name, function=_workflow_code, errors=errors, declared=_declared(given))
+
+
+def _declared(given: NodeGiven) -> Any:
+    return None if given.output_schema is None else given.output_schema.declared
 
 
 def _workflow_code() -> None:
@@ -141,12 +146,13 @@ def function_spec(given: NodeGiven, function: Callable[..., Any]) -> CallSpec:
         retry=retry_policy(options.retries) or (own.retry if own is not None else None),
         timeout_s=seconds("timeout", options.timeout) or (own.timeout_s if own is not None else None),
         errors=(*options.errors, *(own.errors if own is not None else ())),
+        declared=_declared(given),
     )
     # What the body is called with is no argument of the function's.
     return replace(spec, signature=None, simple_names=None)
 
 
-class _Checks:
+class Checks:
     """The schemas at a node's boundary."""
 
     def __init__(self, given: NodeGiven) -> None:
@@ -158,6 +164,9 @@ class _Checks:
             return named
         checked = self._input.check(f"{self._id}.input", named)
         return checked if isinstance(checked, dict) else _fields(checked)
+
+    def whole_input(self, value: Any) -> Any:
+        return value if self._input is None else self._input.check(f"{self._id}.input", value)
 
     def output(self, value: Any) -> Any:
         return value if self._output is None else self._output.check(f"{self._id}.output", value)
@@ -177,12 +186,13 @@ def agent_body(given: NodeGiven, agent: Any, name: str) -> tuple[CallSpec, dict[
         raise InvalidInputError("agent", f"node {given.id!r}: {type(agent).__name__} has no arun()")
     options = given.options
     takes_context = _takes(agent.arun, "context")
-    checks = _Checks(given)
+    checks = Checks(given)
 
     async def run(moment_of: GetMoment, *item: Any) -> Any:
         moment = moment_of()
         extra = {"context": moment.context} if takes_context else {}
-        result = await agent.arun(item[0] if item else agent_input(given, moment), **extra)
+        value = checks.whole_input(item[0] if item else agent_input(given, moment))
+        result = await agent.arun(value, **extra)
         return checks.output(_result_of(given.id, result))
 
     spec = CallSpec(
@@ -193,9 +203,14 @@ def agent_body(given: NodeGiven, agent: Any, name: str) -> tuple[CallSpec, dict[
         retry=retry_policy(options.retries),
         timeout_s=seconds("timeout", options.timeout),
         errors=tuple(options.errors),
-        declared=getattr(agent, "output_type", None) if isinstance(getattr(agent, "output_type", None), type) else None,
+        declared=_declared(given) or _output_type(agent),
     )
     return spec, input_shown(given)
+
+
+def _output_type(agent: Any) -> Any:
+    found = getattr(agent, "output_type", None)
+    return found if isinstance(found, type) else None
 
 
 def agent_input(given: NodeGiven, moment: Moment) -> Any:
@@ -242,13 +257,13 @@ def _takes(function: Callable[..., Any], name: str) -> bool:
 
 def _plain(given: NodeGiven, run: Callable[[Moment], Any], shown: Mapping[str, Any]) -> tuple[CallSpec, dict[str, Any]]:
     """A body that only reads the state: it may be repeated, and nobody outside would know."""
-    checks = _Checks(given)
+    checks = Checks(given)
 
     async def body(moment_of: GetMoment) -> Any:
         return checks.output(run(moment_of()))
 
     spec = spec_of(body, kind=Kind.NODE, name=given.id, recovery="safe")
-    return replace(spec, signature=None, simple_names=None, declared=None), dict(shown)
+    return replace(spec, signature=None, simple_names=None, declared=_declared(given)), dict(shown)
 
 
 def _transformer(given: NodeGiven) -> tuple[CallSpec, dict[str, Any]]:

@@ -45,6 +45,11 @@ class Schema:
             place = ".".join([field, *(str(part) for part in first["loc"])])
             raise ChainStateError(place, first["msg"]) from None
 
+    @property
+    def declared(self) -> Any:
+        """The type to rebuild recorded values with; None for a JSON schema, which makes nothing of them."""
+        return None if isinstance(self._given, dict) else self._given
+
     @cached_property
     def _adapter(self) -> Any:
         from pydantic import TypeAdapter
@@ -136,8 +141,12 @@ def _fields_of(given: Any) -> dict[str, tuple[Any, Any]] | None:
         hints = typing.get_type_hints(given)
         return {field.name: (hints[field.name], _dataclass_default(field)) for field in dataclasses.fields(given)}
     if typing.is_typeddict(given):
-        required = getattr(given, "__required_keys__", frozenset())
-        hints = typing.get_type_hints(given)
+        # `__required_keys__` knows nothing of Required and NotRequired where annotations are texts.
+        hints, full = typing.get_type_hints(given), typing.get_type_hints(given, include_extras=True)
+        told = {name: typing.get_origin(hint) for name, hint in full.items()}
+        required = {name for name in hints if told[name] is typing.Required} | {
+            name for name in getattr(given, "__required_keys__", ()) if told[name] is not typing.NotRequired
+        }
         return {name: (hint, _MISSING if name in required else None) for name, hint in hints.items()}
     model_fields = getattr(given, "model_fields", None)
     if isinstance(given, type) and isinstance(model_fields, dict):
