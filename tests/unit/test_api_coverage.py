@@ -446,3 +446,20 @@ def test_prune_takes_a_timedelta(tmp_path: Path) -> None:
         assert [row.node_id for row in checkpointer.list("gone")] == ["a", "run_end"]
         assert checkpointer.prune(timedelta(0)) == 1
         assert checkpointer.list("gone") == []
+
+
+def test_an_answer_is_told_to_readers_of_the_context_variable(tmp_path: Path) -> None:
+    resume_value = importlib.import_module("perdure.chain.interrupt")._resume_value
+    seen: list[Any] = []
+
+    async def ask() -> dict[str, bool]:
+        seen.append(resume_value.get())
+        return {"yes": perdure.interrupt("Go?", {}).approved}
+
+    with perdure.SQLiteCheckpointer(tmp_path / "x.db") as checkpointer:
+        chain = perdure.Chain("asking", checkpointer=checkpointer).add_node("ask", fn=ask)
+        chain.run(execution_id="asked")
+        chain.resume("asked", resume_value=perdure.Resume(approved=True, metadata={"by": "ada"}))
+
+    assert seen == [None, perdure.Resume(approved=True, metadata={"by": "ada"})]
+    assert resume_value.get() is None

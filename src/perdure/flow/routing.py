@@ -80,9 +80,9 @@ class Routing:
             return False
         most = edge.max_iterations or 0
         if self._counts[edge.source, edge.target] >= most:
+            why = "it has no exit condition" if edge.exit_condition is None else "its exit condition is still false"
             raise ChainCycleError(
-                f"the cycle {edge.source!r} -> {edge.target!r} has run {most} times, which is its max_iterations, and "
-                "its exit condition is still false"
+                f"the cycle {edge.source!r} -> {edge.target!r} has run {most} times, its max_iterations, and {why}"
             )
         return True
 
