@@ -322,7 +322,7 @@ class ChainRuns:
         said = {}
         if given is not None:
             said["input"] = checked_state("input", given)
-        said["state"] = {**said.get("input", {}), **checked_state("modified_state", state or {})}
+        said["state"] = {**said.get("input", {}), **checked_state("modified_state", {} if state is None else state)}
         schema = self._bound(None)._chain.plan.schema
         if schema is not None:
             schema.check(said["state"])
