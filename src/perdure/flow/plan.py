@@ -99,15 +99,14 @@ class Plan:
         sources: dict[str, set[str]] = {}
         for edge in self.edges:
             sources.setdefault(edge.target, set()).add(edge.source)
+        has_cycle = any(edge.is_cycle for edge in self.edges)  # asked once: a long line has as many edges as nodes
         return frozenset(
             target
             for target, found in sources.items()
-            if len(found) > 1 or any(self._is_behind_cycle(source, target) for source in found)
+            if len(found) > 1 or (has_cycle and any(self._is_behind_cycle(source, target) for source in found))
         )
 
     def _is_behind_cycle(self, source: str, target: str) -> bool:
-        if not any(edge.is_cycle for edge in self.edges):
-            return False
         return self.reach.leads(source, source) and not self.reach.leads(target, source)
 
     @cached_property
