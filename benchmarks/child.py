@@ -18,12 +18,12 @@ class Task(NamedTuple):
     """What one process has to do. Travels as one JSON object in ``argv[1]``."""
 
     workload: str
-    stage: str  # "" for a workload that is one process; else pause/resume, start/recover, setup, durable
+    stage: str  # "" for a workload that is one process; else pause/resume, start/recover, empty, setup, durable
     store: str  # sqlite | postgres
     mode: str  # the contender's own variant, e.g. sync or async
     directory: str  # fresh, on a real disk; the current directory of the process
     url: str  # a fresh Postgres database, or "" on SQLite
-    amount: int  # steps (w1) or runs (w2, w5)
+    amount: int  # steps (w1, w3) or runs (w2, w5)
     concurrency: int  # runs at a time (w2)
     steps: int  # steps of a run (w2, w5)
     lease_s: float  # for contenders that wait for a claim to expire
@@ -121,6 +121,19 @@ async def work(task: Task, gate: Gate | None, run: str, step: int) -> dict[str, 
     await asyncio.sleep(WORK_S)
     effect(task.directory, run, step, "end")
     return {"step": step}
+
+
+def half(number: int, who: str) -> str:
+    """512 characters, another text for each number and speaker, that no database compresses much."""
+    import random  # as above
+
+    chosen = random.Random(f"{number} {who}")
+    return "".join(chosen.choices("abcdefghijklmnopqrstuvwxyz ABCDEFGHIJ", k=512))
+
+
+def turns(count: int) -> list[dict[str, str]]:
+    """What is said in so many steps of the growing workload: 1 KB each."""
+    return [{"user": half(i, "user"), "assistant": half(i, "assistant")} for i in range(count)]
 
 
 def elapsed_ms(since: float) -> float:

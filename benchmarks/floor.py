@@ -1,9 +1,10 @@
 """What the machine allows without any framework: single-row durable commits, and bare imports."""
 
+import json
 import time
 from typing import Any
 
-from benchmarks.child import StepTimer, Task, elapsed_ms, latencies, report
+from benchmarks.child import StepTimer, Task, elapsed_ms, latencies, report, turns
 
 ROW = "x" * 200
 MIN_COMMITS = 1000  # fewer say nothing
@@ -12,10 +13,10 @@ MAX_GROUP = 500  # rows a commit
 
 def w1(task: Task) -> dict[str, Any]:
     """One row a commit, one after the other: the most that any step-by-step durable engine can reach."""
-    return _sqlite(task) if task.store == "sqlite" else _postgres(task)
+    return _w1_sqlite(task) if task.store == "sqlite" else _w1_postgres(task)
 
 
-def _sqlite(task: Task) -> dict[str, Any]:
+def _w1_sqlite(task: Task) -> dict[str, Any]:
     connection = _sqlite_table(f"{task.directory}/floor.db")
     count = max(task.amount, MIN_COMMITS)
     with StepTimer(count) as timer:
@@ -27,17 +28,22 @@ def _sqlite(task: Task) -> dict[str, Any]:
     return timer.result()
 
 
-def _sqlite_table(path: str) -> Any:
+def _sqlite(path: str) -> Any:
     import sqlite3  # local: as below
 
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
+    return connection
+
+
+def _sqlite_table(path: str) -> Any:
+    connection = _sqlite(path)
     connection.execute("CREATE TABLE t (run TEXT, seq INT, v TEXT, PRIMARY KEY (run, seq)) WITHOUT ROWID")
     return connection
 
 
-def _postgres(task: Task) -> dict[str, Any]:
+def _w1_postgres(task: Task) -> dict[str, Any]:
     import psycopg  # local: as above
 
     with psycopg.connect(task.url, autocommit=True) as connection:
@@ -121,6 +127,35 @@ def _finish(futures: list[Any]) -> None:
         future.set_result(None)
 
 
+def w3(task: Task) -> dict[str, Any] | None:
+    """What grows is appended, one row a commit: the least that a store must grow by."""
+    insert, close = _appending(task)
+    if task.stage == "empty":
+        close()
+        report("DONE")
+        return None
+    rows = [json.dumps(turn) for turn in turns(task.amount)]
+    with StepTimer(task.amount) as timer:
+        for i, row in enumerate(rows):
+            insert(i, row)
+    close()
+    return timer.result()
+
+
+def _appending(task: Task) -> tuple[Any, Any]:
+    """Functions that append one row, and that close the connection; the table is made if it is not there."""
+    table = "CREATE TABLE IF NOT EXISTS t (seq INTEGER PRIMARY KEY, v TEXT)"
+    if task.store == "sqlite":
+        connection = _sqlite(f"{task.directory}/floor.db")
+        connection.execute(table)
+        return lambda i, row: connection.execute("INSERT INTO t VALUES (?, ?)", (i, row)), connection.close
+    import psycopg  # local: as above
+
+    postgres = psycopg.connect(task.url, autocommit=True)
+    postgres.execute(table)
+    return lambda i, row: postgres.execute("INSERT INTO t VALUES (%s, %s)", (i, row)), postgres.close
+
+
 def w4(task: Task) -> None:
     """A process that only imports the libraries that Perdure's resume loads on this store, and exits."""
     begun = time.perf_counter()
@@ -142,4 +177,4 @@ def w4(task: Task) -> None:
     report("DONE", {"import_ms": elapsed_ms(begun), "modules": len(loaded)})
 
 
-WORKLOADS = {"w1": w1, "w1safe": w1, "w2": w2, "w4": w4}
+WORKLOADS = {"w1": w1, "w1chain": w1, "w1safe": w1, "w2": w2, "w3": w3, "w4": w4, "w4chain": w4}

@@ -78,6 +78,36 @@ def _sequential_sync(results: Results) -> list[Verdict]:
     return [_at_least("w1 sqlite: run() at 55 % of the floor", ours / floor * 100, 55, " %")]
 
 
+def _chain(store: str) -> Callable[[Results], list[Verdict]]:
+    def judge(results: Results) -> list[Verdict]:
+        fastest = max(peer.value for peer in _peers(results, "w1chain", store).values())
+        return [
+            _at_least(
+                f"w1chain {store}: {call} not below the fastest peer",
+                results["w1chain", store, "perdure", call].value / fastest,
+                1,
+            )
+            for call in ("arun", "run")
+        ]
+
+    return judge
+
+
+def _growing(store: str, mode: str, factor: float) -> Callable[[Results], list[Verdict]]:
+    def judge(results: Results) -> list[Verdict]:
+        ours, floor = results["w3", store, "perdure", mode], results["w3", store, "floor", ""]
+        return [
+            _at_most(
+                f"w3 {store}, {mode}: 4 times the steps, at most 4.4 times the bytes", ours.worst("growth"), 4.4, "x"
+            ),
+            _at_most(
+                f"w3 {store}, {mode}: at most {factor:g}x the bytes of the floor", ours.value / floor.value, factor, "x"
+            ),
+        ]
+
+    return judge
+
+
 def _written_behind(store: str, factor: float) -> Callable[[Results], list[Verdict]]:
     def judge(results: Results) -> list[Verdict]:
         ours = results["w1safe", store, "perdure", "safe"]
@@ -108,6 +138,15 @@ def _cold_resume_sqlite(results: Results) -> list[Verdict]:
     ours = results["w4", "sqlite", "perdure", ""].value
     fastest = min(peer.value for peer in _peers(results, "w4", "sqlite").values())
     return [_at_most("w4 sqlite: below every peer on SQLite", ours / fastest, 1, "x")]
+
+
+def _cold_chain(store: str) -> Callable[[Results], list[Verdict]]:
+    def judge(results: Results) -> list[Verdict]:
+        ours = results["w4chain", store, "perdure", ""].value
+        fastest = min(peer.value for peer in _peers(results, "w4chain", store).values())
+        return [_at_most(f"w4chain {store}: below every peer", ours / fastest, 1, "x")]
+
+    return judge
 
 
 def _cold_resume_absurd(results: Results) -> list[Verdict]:
@@ -144,10 +183,18 @@ _GOALS: tuple[Callable[[Results], list[Verdict]], ...] = (
     _sequential("sqlite"),
     _sequential("postgres"),
     _sequential_sync,
+    _chain("sqlite"),
+    _chain("postgres"),
     _written_behind("sqlite", 15),
     _written_behind("postgres", 8),
     _many_runs("sqlite", 4),
     _many_runs("postgres", 3),
+    _growing("sqlite", "reducer", 2),
+    _growing("sqlite", "whole list", 2.5),  # which is the run's output, too
+    _growing("postgres", "reducer", 2),
+    _growing("postgres", "whole list", 2.5),
+    _cold_chain("sqlite"),
+    _cold_chain("postgres"),
     _cold_resume_sqlite,
     _cold_resume_absurd,
     _cold_resume_postgres,

@@ -1,10 +1,10 @@
-"""Perdure in the workloads: plain workflow functions, its defaults everywhere."""
+"""Perdure in the workloads: plain workflow functions and chains, its defaults everywhere."""
 
 import asyncio
 import time
 from typing import Any
 
-from benchmarks.child import Gate, StepTimer, Task, elapsed_ms, latencies, report, work
+from benchmarks.child import Gate, StepTimer, Task, elapsed_ms, latencies, report, turns, work
 
 BEAT_S = 0.005
 
@@ -86,6 +86,75 @@ async def _beat(late_s: list[float]) -> None:
         raise
 
 
+def w1chain(task: Task) -> dict[str, Any]:
+    if task.mode == "run":
+        _line(2).run({"i": 0}, execution_id="warm", store=_url(task))
+        chain = _line(task.amount)
+        with StepTimer(task.amount) as timer:
+            result = chain.run({"i": 0}, execution_id="w1", store=_url(task))
+    else:
+        timer, result = asyncio.run(_line_arun(task))
+    assert result.status == "completed" and result.final_state["i"] == task.amount, result
+    return timer.result()
+
+
+async def _line_arun(task: Task) -> tuple[StepTimer, Any]:
+    await _line(2).arun({"i": 0}, execution_id="warm", store=_url(task))
+    chain = _line(task.amount)
+    with StepTimer(task.amount) as timer:
+        result = await chain.arun({"i": 0}, execution_id="w1", store=_url(task))
+    return timer, result
+
+
+def _line(count: int) -> Any:
+    from perdure import Chain
+
+    async def trivial(i: int) -> dict[str, Any]:
+        return {"i": i + 1, "ok": True}
+
+    chain = Chain("line")
+    for number in range(count):
+        chain.add_node(f"n{number}", fn=trivial)
+        if number:
+            chain.connect(f"n{number - 1}", f"n{number}")
+    return chain
+
+
+def w3(task: Task) -> dict[str, Any] | None:
+    return asyncio.run(_w3(task))
+
+
+async def _w3(task: Task) -> dict[str, Any] | None:
+    said = turns(task.amount)
+    # The same run in both stages: in the second it is only looked up, which opens the store and adds nothing.
+    await _conversation(task.mode, said, 1).arun({"i": 0, "messages": []}, execution_id="warm", store=_url(task))
+    if task.stage == "empty":
+        report("DONE")
+        return None
+    chain = _conversation(task.mode, said, task.amount)
+    with StepTimer(task.amount) as timer:
+        result = await chain.arun({"i": 0, "messages": []}, execution_id="w3", store=_url(task))
+    assert result.status == "completed" and result.final_state["messages"] == said, result.status
+    return timer.result()
+
+
+def _conversation(mode: str, said: list[dict[str, str]], count: int) -> Any:
+    """A node that goes round, and adds one message at a time; or gives back all of them, one more each time."""
+    import operator
+
+    from perdure import Chain
+
+    async def add(i: int) -> dict[str, Any]:
+        return {"i": i + 1, "messages": [said[i]]}
+
+    async def rewrite(i: int, messages: list[Any]) -> dict[str, Any]:
+        return {"i": i + 1, "messages": [*messages, said[i]]}
+
+    chain = Chain("conversation", reducers={"messages": operator.add} if mode == "reducer" else None)
+    chain.add_node("turn", fn=add if mode == "reducer" else rewrite)
+    return chain.connect("turn", "turn", max_iterations=count, exit_condition=f"state.i >= {count}")
+
+
 def w2(task: Task) -> dict[str, Any]:
     return asyncio.run(_w2(task))
 
@@ -142,6 +211,31 @@ def w4(task: Task) -> None:
         return
     result = approval.resume("w4", resume_value=Resume(approved=True), store=_url(task))
     assert result.status == "completed" and result.output is True, result
+    report("DONE", {"import_ms": imported_ms, "after_ms": elapsed_ms(defined)})
+
+
+def w4chain(task: Task) -> None:
+    begun = time.perf_counter()
+    from perdure import Chain, Resume, interrupt
+
+    imported_ms = elapsed_ms(begun)
+
+    async def first() -> dict[str, Any]:
+        return {"i": 1}
+
+    async def ask() -> dict[str, Any]:
+        return {"approved": interrupt("approve", {"q": "?"}).approved}
+
+    chain = Chain("approval").add_node("a", fn=first).add_node("ask", fn=ask).add_node("b", fn=first)
+    chain.connect("a", "ask").connect("ask", "b")
+    defined = time.perf_counter()
+    if task.stage == "pause":
+        paused = chain.run({}, execution_id="w4", store=_url(task))
+        assert paused.status == "paused", paused
+        report("PAUSED")
+        return
+    result: Any = chain.resume("w4", resume_value=Resume(approved=True), store=_url(task))
+    assert result.status == "completed" and result.final_state["approved"] is True, result
     report("DONE", {"import_ms": imported_ms, "after_ms": elapsed_ms(defined)})
 
 
@@ -208,4 +302,13 @@ def _rows(task: Task, query: str) -> list[Any]:
         return connection.execute(query.format(f'"{found[0]}".record')).fetchall()  # type: ignore[arg-type]
 
 
-WORKLOADS = {"w1": w1, "w1safe": w1safe, "w2": w2, "w4": w4, "w5": w5}
+WORKLOADS = {
+    "w1": w1,
+    "w1safe": w1safe,
+    "w1chain": w1chain,
+    "w2": w2,
+    "w3": w3,
+    "w4": w4,
+    "w4chain": w4chain,
+    "w5": w5,
+}

@@ -11,9 +11,10 @@ OURS = "perdure"
 class Size:
     """How much of a workload one measurement does."""
 
-    amount: int  # steps (w1) or runs (w2, w5)
+    amount: int  # steps (w1, w3) or runs (w2, w5)
     steps: int = 0  # steps of a run (w2, w5)
     concurrency: int = 0  # runs at a time (w2)
+    counts: tuple[int, ...] = ()  # ascending; each on a store of its own instead of `amount` (w3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,15 @@ WORKLOADS = {
         full=Size(amount=1000),
         quick=Size(amount=200),
     ),
+    "w1chain": WorkloadPlan(
+        title="the same as a chain: a line of trivial nodes over one state",
+        value="steps_per_s",
+        unit="nodes/s",
+        is_higher_better=True,
+        columns=("count", "cpu_us_per_step", "wal_syncs_per_step", "transactions_per_step"),
+        full=Size(amount=1000),
+        quick=Size(amount=200),
+    ),
     "w2": WorkloadPlan(
         title="many short runs, 50 at a time",
         value="runs_per_s",
@@ -77,8 +87,26 @@ WORKLOADS = {
         full=Size(amount=2000, steps=3, concurrency=50),
         quick=Size(amount=200, steps=3, concurrency=50),
     ),
+    "w3": WorkloadPlan(
+        title="a state that grows by 1 KB a step: what the store has grown by, and how long it took",
+        value="kb",
+        unit="KB for the most steps",
+        is_higher_better=False,
+        columns=("kb_50", "kb_100", "kb_200", "kb_400", "growth", "s_100", "s_200", "s_400", "s_growth"),
+        full=Size(amount=400, counts=(50, 100, 200, 400)),
+        quick=Size(amount=100, counts=(25, 50, 100)),
+    ),
     "w4": WorkloadPlan(
         title="a cold process resumes a paused run to its end and exits",
+        value="exit_ms",
+        unit="ms until exit",
+        is_higher_better=False,
+        columns=("done_ms", "import_ms", "after_ms"),
+        full=Size(amount=1),
+        quick=Size(amount=1),
+    ),
+    "w4chain": WorkloadPlan(
+        title="a cold process resumes a paused chain to its end and exits",
         value="exit_ms",
         unit="ms until exit",
         is_higher_better=False,
@@ -113,23 +141,38 @@ _DURABILITY = {
 _BEHIND = "written behind, on disk some time later; all of it before the run is reported complete"
 _MODES = {  # the variants that take part; a contender that is not named takes part once, without a mode
     ("perdure", "w1"): ("arun", "run"),
+    ("perdure", "w1chain"): ("arun", "run"),
     ("perdure", "w1safe"): ("safe",),
+    ("perdure", "w3"): ("reducer", "whole list"),
     ("floor", "w2"): ("group commit",),
     ("langgraph", "w1"): ("sync",),
+    ("langgraph", "w1chain"): ("sync",),
     ("langgraph", "w1safe"): ("async",),
     ("langgraph", "w2"): ("sync",),
+    ("langgraph", "w3"): ("sync", "sync, delta"),
     ("langgraph", "w5"): ("sync",),
 }
 _PROBES = {
     ("w1", "sqlite"): ["floor"],
     ("w1", "postgres"): ["floor"],
+    ("w1chain", "sqlite"): ["floor"],
+    ("w1chain", "postgres"): ["floor"],
     ("w1safe", "sqlite"): ["floor"],
     ("w1safe", "postgres"): ["floor"],
     ("w2", "sqlite"): ["floor"],
+    ("w3", "sqlite"): ["floor"],
+    ("w3", "postgres"): ["floor"],
     ("w4", "sqlite"): ["imports"],
     ("w4", "postgres"): ["imports"],
+    ("w4chain", "sqlite"): ["imports"],
+    ("w4chain", "postgres"): ["imports"],
 }
-_WRITES_BEHIND = ("perdure", "langgraph")  # the only ones that have a mode for w1safe
+_PEERS_OF = {  # where not everybody takes part
+    "w1safe": ("langgraph",),  # the only one that has a mode for it
+    "w1chain": ("langgraph", "fastaiagent"),  # the ones with graphs over a state
+    "w3": ("dbos", "langgraph", "fastaiagent"),
+    "w4chain": ("langgraph", "fastaiagent"),
+}
 _MODULES = {
     "perdure": "benchmarks.ours",
     "floor": "benchmarks.floor",
@@ -153,14 +196,13 @@ def contenders(workload: str, store: str, peers: tuple[str, ...]) -> list[Conten
 def _names(workload: str, store: str, peers: tuple[str, ...]) -> list[str]:
     probes = _PROBES.get((workload, store), [])
     present = [name for name in peers if name != "absurd" or store == "postgres"]
-    if workload == "w1safe":
-        present = [name for name in present if name in _WRITES_BEHIND]
+    present = [name for name in present if name in _PEERS_OF.get(workload, PEERS)]
     return [*probes, OURS, *present]
 
 
 def _contender(name: str, workload: str, store: str, mode: str) -> Contender:
     durability = _DURABILITY.get((name, store), "")
-    if workload == "w1safe" and name in _WRITES_BEHIND:
+    if workload == "w1safe" and name not in _PROBES.get((workload, store), ()):
         durability = _BEHIND
     if (name, workload) == ("floor", "w2"):
         durability = "WAL, synchronous=FULL, all rows that are waiting a commit"

@@ -54,6 +54,13 @@ def counters(url: str) -> Counters:
         return Counters(*(int(connection.execute(query).fetchone()[0]) for query in (syncs, commits)))
 
 
+def stored_bytes(url: str) -> int:
+    """What the database takes on disk once everything in memory is there."""
+    with _connect(url) as connection:
+        connection.execute("CHECKPOINT")
+        return int(connection.execute("SELECT pg_database_size(current_database())").fetchone()[0])
+
+
 @contextmanager
 def running(directory: Path) -> Iterator[Server]:
     """Start a server with its data in ``directory`` (initialised when new); stop it at the end."""

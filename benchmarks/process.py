@@ -4,13 +4,14 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +40,14 @@ class Bench:
 
     def measure(self, contender: Contender, size: Size) -> dict[str, Any]:
         """Run the contender's workload once: its figures by name. Raises ``MeasurementFailed``."""
+        if size.counts:
+            return self._growth(contender, size)
         task = self._prepare(contender, size)
         if contender.is_staged:
             with self._child(contender, task._replace(workload="setup")) as child:
                 _wait_for(child, "DONE")
         match contender.workload:
-            case "w4":
+            case "w4" | "w4chain":
                 return self._cold_resume(contender, task)
             case "w5":
                 return self._kill_and_recover(contender, task)
@@ -82,6 +85,28 @@ class Bench:
             figures["wal_syncs_per_step"] = round((after.wal_syncs - before.wal_syncs) / figures["count"], 2)
             figures["transactions_per_step"] = round((after.transactions - before.transactions) / figures["count"], 2)
         return figures
+
+    def _growth(self, contender: Contender, size: Size) -> dict[str, Any]:
+        """What a store has grown by since it was empty, and the seconds of the run, for each count. `growth` is from
+        a quarter of the steps to all of them: 4 is linear."""
+        kb: dict[int, float] = {}
+        seconds: dict[int, float] = {}
+        for count in size.counts:
+            task = self._prepare(contender, replace(size, amount=count))
+            with self._child(contender, task._replace(stage="empty")) as child:
+                _wait_for(child, "DONE")
+            empty_bytes = _stored_bytes(task)
+            with self._child(contender, task) as child:
+                seconds[count] = _wait_for(child, "RESULT")["wall_s"]
+            kb[count] = round((_stored_bytes(task) - empty_bytes) / 1024, 1)
+        most, quarter = size.counts[-1], size.counts[-1] // 4
+        return {
+            "kb": kb[most],
+            **{f"kb_{count}": value for count, value in kb.items()},
+            **{f"s_{count}": value for count, value in seconds.items()},
+            "growth": round(kb[most] / kb[quarter], 2),
+            "s_growth": round(seconds[most] / seconds[quarter], 2),
+        }
 
     def _cold_resume(self, contender: Contender, task: Task) -> dict[str, Any]:
         """Pause in one process, then time a second one from its spawn to its exit."""
@@ -159,6 +184,18 @@ class Bench:
             if child.poll() is None:
                 child.kill()
                 child.wait()
+
+
+def _stored_bytes(task: Task) -> int:
+    """What the store takes on disk, everything in its main files. Its processes have ended."""
+    if task.url:
+        return postgres.stored_bytes(task.url)
+    for file in Path(task.directory).glob("*.db"):
+        connection = sqlite3.connect(file)
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        connection.close()
+    kinds = (".db", ".db-wal", ".db-journal")
+    return sum(file.stat().st_size for file in Path(task.directory).iterdir() if file.name.endswith(kinds))
 
 
 def _wait_for(child: subprocess.Popen[str], word: str) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def _measure(bench: Bench, arguments: argparse.Namespace) -> tuple[list[report.S
             continue
         measured[contender].append(figures)
         value = f"{figures[plan.value]:>10,} {plan.unit}"
-        print(f"{contender.workload:7}{contender.store:9}{contender.label:20}{value}", file=sys.stderr)
+        print(f"{contender.workload:9}{contender.store:9}{contender.label:20}{value}", file=sys.stderr)
     summaries = [
         report.Summary(contender=contender, measurements=tuple(figures)) for contender, figures in measured.items()
     ]
@@ -90,7 +90,7 @@ def _publish(
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
     add = parser.add_argument
-    add("--workloads", type=_names(tuple(WORKLOADS)), default=tuple(WORKLOADS), help="w1,w1safe,w2,w4,w5")
+    add("--workloads", type=_names(tuple(WORKLOADS)), default=tuple(WORKLOADS), help=",".join(WORKLOADS))
     add("--stores", type=_names(STORES), default=STORES, help="sqlite,postgres")
     add("--peers", type=_names(PEERS), default=PEERS, help="dbos,langgraph,fastaiagent,absurd; none for ''")
     add("--runs", type=int, default=None, help="measurements of each contender (default 5; 2 with --quick)")

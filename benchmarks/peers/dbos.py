@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.child import Gate, StepTimer, Task, elapsed_ms, latencies, report, work
+from benchmarks.child import Gate, StepTimer, Task, elapsed_ms, latencies, report, turns, work
 
 
 def _launch(task: Task, **settings: Any) -> SimpleNamespace:
@@ -50,6 +50,17 @@ def _define(task: Task) -> SimpleNamespace:
         return answer
 
     @DBOS.step()
+    def turn(i: int) -> dict[str, str]:
+        return defined.said[i]
+
+    @DBOS.workflow()
+    def conversation(count: int) -> int:
+        messages: list[dict[str, str]] = []
+        for i in range(count):
+            messages.append(turn(i))
+        return len(messages)
+
+    @DBOS.step()
     async def job_step(run: str, step: int) -> dict[str, Any]:
         return await work(task, defined.gate, run, step)
 
@@ -59,7 +70,7 @@ def _define(task: Task) -> SimpleNamespace:
             await job_step(run, step)
         return run
 
-    defined.chain, defined.approval, defined.job = chain, approval, job
+    defined.chain, defined.approval, defined.conversation, defined.job = chain, approval, conversation, job
     return defined
 
 
@@ -87,6 +98,20 @@ def w2(task: Task) -> dict[str, Any]:
     wall_s = time.perf_counter() - begun
     defined.app.destroy()
     return latencies(seconds, wall_s)
+
+
+def w3(task: Task) -> dict[str, Any] | None:
+    """A journal as ours: what a step returned is stored, and the list is made of that again."""
+    defined = _launch(task)
+    defined.said = turns(task.amount)
+    if task.stage == "empty":
+        defined.app.destroy()
+        report("DONE")
+        return None
+    with StepTimer(task.amount) as timer:
+        assert defined.conversation(task.amount) == task.amount
+    defined.app.destroy()
+    return timer.result()
 
 
 def w4(task: Task) -> None:
@@ -137,4 +162,4 @@ async def _start_all(task: Task, defined: SimpleNamespace) -> None:
     await asyncio.gather(*[handle.get_result() for handle in handles])
 
 
-WORKLOADS = {"w1": w1, "w2": w2, "w4": w4, "w5": w5}
+WORKLOADS = {"w1": w1, "w2": w2, "w3": w3, "w4": w4, "w5": w5}

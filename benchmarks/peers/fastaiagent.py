@@ -1,4 +1,6 @@
-"""fastaiagent chains of tool nodes, its checkpointer on, its tracing off (tracing halves its rate)."""
+"""fastaiagent chains of tool nodes, its checkpointer on, its tracing off (tracing halves its rate); what grows is the
+conversation of its agent.
+"""
 
 # The peers live in an environment of their own, where the type checker does not look.
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
@@ -10,9 +12,10 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
-from benchmarks.child import Gate, StepTimer, Task, elapsed_ms, latencies, report, work
+from benchmarks.child import Gate, StepTimer, Task, elapsed_ms, latencies, report, turns, work
 
 MAX_NODES = 400  # a chain of it has a hard limit of 500 steps
+TURNS_OF_A_RUN = 50  # an agent of it is limited to 100 in one run; the next one is given the messages so far
 
 
 def _configure(task: Task) -> None:
@@ -83,6 +86,47 @@ async def _w2(task: Task) -> dict[str, Any]:
     begun = time.perf_counter()
     await asyncio.gather(*[one() for _ in range(task.amount)])
     return latencies(seconds, time.perf_counter() - begun)
+
+
+def w3(task: Task) -> dict[str, Any] | None:
+    """Its agent with a scripted model that calls one tool a turn: 512 characters said by each."""
+    checkpointer = _checkpointer(task)
+    if task.stage == "empty":
+        checkpointer.close()
+        report("DONE")
+        return None
+    from fastaiagent import Agent, FunctionTool
+    from fastaiagent.agent.agent import AgentConfig
+    from fastaiagent.testing.models import FunctionModel
+
+    said = turns(task.amount)
+    done, left = 0, 0
+
+    def answer(messages: Any) -> Any:
+        nonlocal done, left
+        if not left:
+            return "done"
+        done, left = done + 1, left - 1
+        return said[done - 1]["assistant"], [{"name": "tool", "arguments": {"i": done - 1}}]
+
+    def tool(i: int) -> str:
+        return said[i]["user"]
+
+    agent = Agent(
+        name="bench",
+        llm=FunctionModel(answer),
+        tools=[FunctionTool(name="tool", fn=tool)],
+        checkpointer=checkpointer,
+        config=AgentConfig(max_iterations=TURNS_OF_A_RUN + 10),
+    )
+    history: Any = None
+    with StepTimer(task.amount) as timer:
+        while done < task.amount:
+            left = min(TURNS_OF_A_RUN, task.amount - done)
+            history = agent.run("go", messages=history, trace=False).messages
+    assert len(history) >= 2 * task.amount, len(history)
+    checkpointer.close()
+    return timer.result()
 
 
 def w4(task: Task) -> None:
@@ -166,4 +210,4 @@ def _executions(task: Task, checkpointer: Any) -> tuple[set[str], set[str]]:
     return known, {execution for execution, step_type in pairs if step_type == "run_end"}
 
 
-WORKLOADS = {"w1": w1, "w2": w2, "w4": w4, "w5": w5}
+WORKLOADS = {"w1": w1, "w1chain": w1, "w2": w2, "w3": w3, "w4": w4, "w4chain": w4, "w5": w5}

@@ -1,4 +1,6 @@
-"""LangGraph with its own savers. The mode is its ``durability`` argument: sync, or async, its default."""
+"""LangGraph with its own savers. The mode is its ``durability`` argument: sync, or async, its default; in the growing
+workload with its channel for differences, too.
+"""
 
 # The peers live in an environment of their own, where the type checker does not look.
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
@@ -8,9 +10,9 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
-from benchmarks.child import Gate, StepTimer, Task, elapsed_ms, latencies, report, work
+from benchmarks.child import Gate, StepTimer, Task, elapsed_ms, latencies, report, turns, work
 
 POOL = 20  # connections, on Postgres
 CONNECTION = {"autocommit": True, "prepare_threshold": 0}  # as its documentation asks
@@ -115,6 +117,60 @@ def w1(task: Task) -> dict[str, Any]:
     return timer.result()
 
 
+def w1chain(task: Task) -> dict[str, Any]:
+    with _saver(task) as saver:
+        _chain(2).compile(checkpointer=saver).invoke({"i": 0, "last": {}}, _thread("warm"), durability=task.mode)
+        graph = _chain(task.amount).compile(checkpointer=saver)
+        with StepTimer(task.amount) as timer:
+            result = graph.invoke({"i": 0, "last": {}}, _thread("w1", task.amount), durability=task.mode)
+    assert result["i"] == task.amount, result
+    return timer.result()
+
+
+def w3(task: Task) -> dict[str, Any] | None:
+    with _saver(task) as saver:
+        saver.setup()
+        if task.stage == "empty":
+            report("DONE")
+            return None
+        durability, _, channel = task.mode.partition(", ")
+        graph = _conversation(task.amount, channel).compile(checkpointer=saver)
+        with StepTimer(task.amount) as timer:
+            result = graph.invoke({"i": 0, "messages": []}, _thread("w3", task.amount), durability=durability)
+    assert len(result["messages"]) == 2 * task.amount, len(result["messages"])
+    return timer.result()
+
+
+def _conversation(count: int, channel: str) -> Any:
+    """One node that goes round; its messages are kept whole at each step, or (``delta``) as differences."""
+    from langchain_core.messages import AIMessage, HumanMessage
+    from langgraph.graph import END, START, StateGraph
+    from langgraph.graph.message import add_messages
+
+    kept: Any = add_messages
+    if channel == "delta":
+        from langgraph.channels.delta import DeltaChannel
+        from langgraph.graph.message import _messages_delta_reducer
+
+        kept = DeltaChannel(_messages_delta_reducer)
+    said = turns(count)
+
+    class Conversation(TypedDict):
+        i: int
+        messages: Annotated[list, kept]
+
+    def turn(state: Any) -> dict[str, Any]:
+        i = state["i"]
+        question, answer = said[i]["user"], said[i]["assistant"]
+        return {"i": i + 1, "messages": [HumanMessage(question, id=f"u{i}"), AIMessage(answer, id=f"a{i}")]}
+
+    graph = StateGraph(Conversation)
+    graph.add_node("turn", turn)
+    graph.add_edge(START, "turn")
+    graph.add_conditional_edges("turn", lambda state: "turn" if state["i"] < count else END, ["turn", END])
+    return graph
+
+
 def w2(task: Task) -> dict[str, Any]:
     """The sync saver under many threads: its fastest way here (its async savers take more CPU a step)."""
     seconds: list[float] = []
@@ -207,4 +263,4 @@ async def _threads(task: Task, saver: Any) -> set[str]:
         return {row["thread_id"] for row in await (await connection.execute(query)).fetchall()}
 
 
-WORKLOADS = {"w1": w1, "w1safe": w1, "w2": w2, "w4": w4, "w5": w5}
+WORKLOADS = {"w1": w1, "w1chain": w1chain, "w1safe": w1, "w2": w2, "w3": w3, "w4": w4, "w4chain": w4, "w5": w5}
