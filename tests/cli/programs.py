@@ -157,6 +157,12 @@ def obey(path: str) -> str:
 obeying = perdure.Chain("cli_obeying")
 obeying.add_node("begin", fn=lambda: {"both": {"left": 0, "right": 0}})
 obeying.add_node("work", fn=obey).connect("begin", "work")
+
+branching = perdure.Chain("cli_branching").add_node("begin", fn=lambda: None)
+for side in ("left", "right"):
+    branching.add_node(side, fn=lambda side=side: {side: {"n": 1}})
+    branching.add_node(f"ask_{side}", type="hitl", reason=side)
+    branching.connect("begin", side).connect(side, f"ask_{side}")
 malformed = perdure.Chain("cli_malformed").add_node("a", fn=load).connect("a", "b")
 
 

@@ -284,6 +284,19 @@ def test_a_path_starts_from_the_state_that_a_change_reaches(perdure: Perdure, at
     assert _checkpoints(perdure, "n", at)[-1]["state_snapshot"]["log"] == [{"from": "apart"}, {"from": "shared"}]
 
 
+def test_a_path_starts_from_the_state_at_the_question(perdure: Perdure, at: tuple[str, str]) -> None:
+    """Branches that have not met have states of their own; the last checkpoint is not the older question's."""
+    runner = ("--runner", "tests.cli.programs:branching")
+    asked = perdure("run", *runner, "--id", "b", *at, "--json").json["pending_interrupts"]
+    older = asked[0]
+    side = older["reason"]
+
+    answer = ("resume", "b", *runner, *YES, "--interrupt", older["interrupt_id"], "--set", f"{side}.n=2", *at)
+    assert perdure(*answer).code == Exit.OK
+
+    assert _checkpoints(perdure, "b", at)[-1]["state_snapshot"][side] == {"n": 2}
+
+
 def test_a_path_starts_from_a_change_that_no_checkpoint_has(
     perdure: Perdure, process: Perdure, at: tuple[str, str], tmp_path: Path
 ) -> None:
