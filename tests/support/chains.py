@@ -11,6 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from perdure import Chain, Resume, open_engine
+from perdure.checkpointers.postgres import PostgresCheckpointer
+from perdure.checkpointers.sql import SqlCheckpointer
+from perdure.checkpointers.sqlite import SQLiteCheckpointer
 from perdure.core.checkpoints import Checkpoint, checkpoints
 from perdure.core.records import InterruptRow, Loaded, RunFilter, RunRow
 from tests.support.database import execute
@@ -50,6 +53,13 @@ def fan(name: str, source: Any, branches: Sequence[Any], join: Any, **options: A
     for branch in branches:
         chain.connect(branch.__name__, join.__name__)
     return chain
+
+
+def checkpointer_of(url: str) -> SqlCheckpointer:
+    """The checkpointer over a store. Close it."""
+    if url.startswith("sqlite"):
+        return SQLiteCheckpointer(url.removeprefix("sqlite:///"))
+    return PostgresCheckpointer(url)
 
 
 # --- what is stored -------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from perdure.core.topology import Topology
 from perdure.engine.calls import Call, CallSpec
 from perdure.engine.context import TaskScope, current
 from perdure.engine.drive import Drive
-from perdure.errors import DurableRecoveryError, InvalidInputError, PerdureError
+from perdure.errors import ChainStateError, DurableRecoveryError, InvalidInputError, PerdureError
 from perdure.flow import node_bodies, plan
 from perdure.flow.chain_runs import ChainRuns, checked_state
 from perdure.flow.front import Beginning, Front
@@ -226,7 +226,11 @@ class Chain(ChainRuns):
         drive = scope.drive
         _check_topology(drive, self.plan)
         schema = self.plan.schema
-        begun = state if schema is None else schema.fill(state)
+        try:
+            begun = state if schema is None else schema.fill(state)
+        except ChainStateError as error:  # it did fit when the run was submitted
+            why = f"run {drive.run_id}: the state it began with does not fit the schema of chain {self.name!r}: {error}"
+            raise drive.fault(DurableRecoveryError(why)) from None
         stored = snapshots.initial("", state)
         front = Front(self.plan, drive, "", begun, Beginning(lambda: stored, context))
         front.expect_patches()
