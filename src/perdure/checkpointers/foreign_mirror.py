@@ -21,7 +21,7 @@ from perdure.core.records import Record, RecordType
 from perdure.errors import DurableStorageError
 from perdure.store import migrate, rows
 from perdure.store.sqlite import mapped
-from perdure.store.sqlite_group import SqliteSession, insert
+from perdure.store.sqlite_group import SqliteSession
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection, float], T]
@@ -45,9 +45,9 @@ CREATE TRIGGER worker_updated AFTER UPDATE ON worker
 """
 _TOUCHED_RUNS = "SELECT DISTINCT run_id FROM touched WHERE what <> 'worker' ORDER BY run_id"
 _TOUCHED_RECORDS = """
-SELECT record.* FROM touched JOIN record ON record.run_id = touched.run_id AND record.seq = CAST(touched.id AS INTEGER)
+SELECT {record} FROM touched JOIN record ON record.run_id = touched.run_id AND record.seq = CAST(touched.id AS INTEGER)
 WHERE touched.what = 'record' AND touched.run_id = ? ORDER BY record.seq
-"""
+""".replace("{record}", ", ".join(rows.COLUMNS["record"]))
 _ASKED = """
 SELECT interrupt.* FROM touched JOIN interrupt ON interrupt.id = touched.id
 WHERE touched.what = 'asked' AND touched.run_id = ? ORDER BY interrupt.created_at, interrupt.ordinal, interrupt.id
@@ -88,6 +88,9 @@ class Mirror:
         for step in migrate.pending("sqlite", 0, url):
             self._connection.executescript(step.sql)
         self._columns = {table: self._columns_of(table) for table in ("run", "record", "interrupt", "worker")}
+        # Where a run's records lie in this mirror is no part of the run.
+        self._columns["run"].remove("n")
+        self._columns["record"].remove("id")
         self._connection.executescript(_TOUCHED)
 
     def _columns_of(self, table: str) -> list[str]:
@@ -122,7 +125,9 @@ class Mirror:
         changed = _named(connection.execute(_CHANGED, (run_id,)))
         opened = _named(connection.execute(_OPEN, (run_id,)))
         return Draft(
-            run=_named(connection.execute("SELECT * FROM run WHERE id = ?", (run_id,)))[0],
+            run=_named(
+                connection.execute(f"SELECT {', '.join(self._columns['run'])} FROM run WHERE id = ?", (run_id,))
+            )[0],
             records=records,
             asked=_named(connection.execute(_ASKED, (run_id,))),
             changed=[{name: value for name, value in each.items() if name not in _ASKED_ONCE} for each in changed],
@@ -148,7 +153,8 @@ class Mirror:
     def _apply(self, connection: sqlite3.Connection, row: Row) -> None:
         names = [column.partition(".")[2] for column in rows.COLUMNS["record"]]
         self._check("record", row.draft.records)
-        insert(connection, [tuple(record.get(name) for name in names) for record in row.draft.records])
+        found = [tuple(record.get(name) for name in names) for record in row.draft.records]
+        SqliteSession(connection, 0.0).insert_records(found)
         self._replace(connection, "interrupt", row.draft.asked)
         for question in row.draft.changed:
             self._check("interrupt", [question])
@@ -158,9 +164,13 @@ class Mirror:
     def _replace(self, connection: sqlite3.Connection, table: str, found: Sequence[Columns]) -> None:
         self._check(table, found)
         names = self._columns[table]
-        statement = f"INSERT OR REPLACE INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
+        # Not an upsert: its conflict clause would be that of the triggers, too.
+        update = f"UPDATE {table} SET {', '.join(f'{name} = ?' for name in names)} WHERE id = ?"
+        insert = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
         for columns in found:
-            connection.execute(statement, [columns.get(name) for name in names])
+            values = [columns.get(name) for name in names]
+            if connection.execute(update, [*values, columns["id"]]).rowcount == 0:
+                connection.execute(insert, values)
 
     def _check(self, table: str, found: Sequence[Columns]) -> None:
         """Names come from the checkpointer, so only known ones reach a statement."""
@@ -185,8 +195,8 @@ class Mirror:
         """Leave a run to the checkpointer alone."""
         with self._locked() as connection:
             connection.execute("BEGIN")
+            SqliteSession(connection, 0.0).run("record_delete", {"run_id": run_id})
             for statement in (
-                "DELETE FROM record WHERE run_id = ?",
                 "DELETE FROM interrupt WHERE run_id = ?",
                 "DELETE FROM run WHERE id = ?",
             ):
@@ -209,7 +219,8 @@ class Mirror:
         """The name of the operation at a place."""
         with self._locked() as connection:
             row = connection.execute(
-                "SELECT name FROM record WHERE run_id = ? AND path = ? AND idx = ? AND name IS NOT NULL LIMIT 1",
+                "SELECT name FROM run JOIN record ON record.id > run.n << 24 AND record.id < (run.n + 1) << 24 "
+                "WHERE run.id = ? AND path = ? AND idx = ? AND name IS NOT NULL LIMIT 1",
                 (run_id, path, index),
             ).fetchone()
         return None if row is None else row[0]

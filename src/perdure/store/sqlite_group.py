@@ -14,21 +14,22 @@ from typing import Any
 
 from perdure.core.records import StoredRecord
 from perdure.core.states import Status, is_terminal
-from perdure.errors import DurableConflictError, RunLost
+from perdure.errors import DurableConflictError, DurableLimitError, RunLost
 from perdure.store import queries, rows
 from perdure.store.base import Lane
 from perdure.store.driver import Batch, Params, may_settle, refusal_of_missing, settle, settled_records
 
-_ROW = "(" + ", ".join("?" * len(StoredRecord._fields)) + ")"
+_SEQ_BITS = 24
+_ROW = "(" + ", ".join("?" * (1 + len(StoredRecord._fields))) + ")"
 _INSERT_SIZES = (256, 64, 16, 8, 4, 3, 2, 1)
 _INSERT = {
-    size: f"INSERT INTO record ({', '.join(name.split('.')[1] for name in rows.COLUMNS['record'])}) VALUES "
+    size: f"INSERT INTO record (id, {', '.join(name.split('.')[1] for name in rows.COLUMNS['record'])}) VALUES "
     + ", ".join([_ROW] * size)
     for size in _INSERT_SIZES
 }
 _ADVANCE = """
 UPDATE run SET seq = seq + ?, entry_n = ?, updated_at = ?
-WHERE id = ? AND fence = ? AND worker_id = ? AND entry_n < ? {also} RETURNING seq, status, cancel_requested
+WHERE id = ? AND fence = ? AND worker_id = ? AND entry_n < ? {also} RETURNING seq, status, cancel_requested, n
 """
 _COUNT = _ADVANCE.format(also="")
 _COUNT_AND_CHANGE = _ADVANCE.format(also="AND status NOT IN ('completed', 'failed', 'cancelled')")
@@ -60,7 +61,14 @@ class SqliteSession:
             self._execute(query, values)
 
     def insert_records(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        insert(self._connection, rows)
+        numbers = {run_id: self._number(run_id) for run_id in {row[0] for row in rows}}
+        insert(self._connection, [numbered(numbers[row[0]], row) for row in rows])
+
+    def _number(self, run_id: str) -> int:
+        found = self.one("run_number", {"run_id": run_id})
+        if found is None:
+            raise DurableConflictError(f"there is no run {run_id} for its records")
+        return found[0]
 
     def _execute(self, query: str, params: Params | None) -> sqlite3.Cursor:
         values = {key: json.dumps(value) if isinstance(value, list) else value for key, value in (params or {}).items()}
@@ -75,14 +83,23 @@ def write_batch(
     if state is None:
         _explain(connection, batch, is_doubtful=lane in doubtful)
         return
-    last_seq, old_status, is_cancel_requested = state
+    last_seq, old_status, is_cancel_requested, number = state
     if batch.questions or batch.delivered or batch.abandoned or batch.change is not None:
         _write_beside(connection, batch, now, old_status, bool(is_cancel_requested))
     records = batch.records if batch.change is None else settled_records(batch)
-    pending += rows.record_rows(lane.run_id, last_seq - len(records) + 1, records, now)
+    found = rows.record_rows(lane.run_id, last_seq - len(records) + 1, records, now)
+    pending += [numbered(number, row) for row in found]
 
 
-def _advance(connection: sqlite3.Connection, batch: Batch, now: float) -> tuple[int, str, int] | None:
+def numbered(number: int, row: rows.Row) -> rows.Row:
+    """A row of a record with its id: the run's number, then the record's in the run."""
+    seq = row[1]
+    if seq >> _SEQ_BITS:
+        raise DurableLimitError(f"run {row[0]} has {seq} records; a run has less than {1 << _SEQ_BITS}")
+    return (number << _SEQ_BITS | seq, *row)
+
+
+def _advance(connection: sqlite3.Connection, batch: Batch, now: float) -> tuple[int, str, int, int] | None:
     """Count the entries and take their numbers in one statement; None if the lane has lost the run."""
     lane, count = batch.lane, len(batch.records)
     is_root = lane.root_id == lane.run_id
@@ -110,7 +127,7 @@ def _take_from_root(session: SqliteSession, root_id: str, run_id: str, count: in
     return taken[0]
 
 
-def _create(connection: sqlite3.Connection, batch: Batch, now: float) -> tuple[int, str, int] | None:
+def _create(connection: sqlite3.Connection, batch: Batch, now: float) -> tuple[int, str, int, int] | None:
     lane, new = batch.lane, batch.create
     assert new is not None
     session = SqliteSession(connection, now)
@@ -129,11 +146,12 @@ def _create(connection: sqlite3.Connection, batch: Batch, now: float) -> tuple[i
             return None
     except sqlite3.IntegrityError as error:
         # Only this statement is undone. To look first would cost every new run a statement more.
-        if error.sqlite_errorname == "SQLITE_CONSTRAINT_PRIMARYKEY":
+        if error.sqlite_errorname == "SQLITE_CONSTRAINT_UNIQUE":
             return None
         raise
+    (number,) = connection.execute("SELECT last_insert_rowid()").fetchone()
     last_seq = count if is_root else _take_from_root(session, new.root_id, new.run_id, count)
-    return last_seq, Status.RUNNING, 0
+    return last_seq, Status.RUNNING, 0, number
 
 
 def _explain(connection: sqlite3.Connection, batch: Batch, *, is_doubtful: bool) -> None:

@@ -1,6 +1,7 @@
 -- The journal and what stands beside it. `run` is small and hot: nothing long, and no index on what changes with each entry.
 CREATE TABLE run (
-  id TEXT PRIMARY KEY NOT NULL,
+  n INTEGER PRIMARY KEY,
+  id TEXT NOT NULL UNIQUE,
   root_id TEXT NOT NULL,
   parent_id TEXT,
   runner TEXT NOT NULL,
@@ -34,8 +35,10 @@ CREATE INDEX run_by_worker ON run (worker_id) WHERE worker_id IS NOT NULL;
 CREATE INDEX run_below ON run (root_id) WHERE root_id <> id;
 CREATE INDEX run_unsynced ON run (created_at, id) WHERE synced_seq IS NOT NULL;
 
--- Append-only. Without a rowid a run's records lie together, in order, and there is one tree to write.
+-- Append-only. The id is `run.n << 24 | seq`: a run's records lie together, in order, and there is one tree to write.
+-- Not a key of (run_id, seq) without a rowid: what is longer than a quarter of a page would take a page of its own.
 CREATE TABLE record (
+  id INTEGER PRIMARY KEY,
   run_id TEXT NOT NULL,
   seq INTEGER NOT NULL,
   type TEXT NOT NULL,
@@ -52,13 +55,12 @@ CREATE TABLE record (
   clock_s REAL NOT NULL,
   state TEXT,
   at REAL NOT NULL,
-  PRIMARY KEY (run_id, seq),
   -- Encoded text has no NUL. SQLite would take one and cut the text in its functions; Postgres refuses it.
   CHECK (instr(data, char(0)) = 0),
   CHECK (instr(state, char(0)) = 0),
   CHECK (instr(name, char(0)) = 0),
   CHECK (instr(path, char(0)) = 0)
-) WITHOUT ROWID;
+);
 
 CREATE TABLE interrupt (
   id TEXT PRIMARY KEY NOT NULL,

@@ -44,10 +44,6 @@ SELECT 1 FROM execution WHERE execution.id = :id AND {execution_is_over};
 -- The last of a run's rows.
 DELETE FROM run WHERE id = :run_id;
 
--- name: record_delete
--- The journal.
-DELETE FROM record WHERE run_id = :run_id;
-
 -- name: interrupt_delete
 -- Its questions.
 DELETE FROM interrupt WHERE run_id = :run_id;
