@@ -35,7 +35,8 @@ def _cut_questions(store: sqlite3.Connection, run_id: str) -> None:
     delivered if it has led to a record."""
     store.execute(
         "DELETE FROM interrupt WHERE run_id = :run AND NOT EXISTS (SELECT 1 FROM record WHERE run_id = :run "
-        "AND type = 'suspended' AND record.path = interrupt.path AND record.idx = interrupt.idx)",
+        "AND type = 'suspended' AND record.path = interrupt.path AND record.idx = interrupt.idx "
+        "AND (data IS NULL OR instr(data, interrupt.id) > 0))",
         {"run": run_id},
     )
     store.execute(

@@ -121,11 +121,13 @@ def drop(op: Operation) -> Record:
 
 def fork_records(records: list[StoredRecord], upto: int) -> list[Record]:
     """The records a fork at sequence `upto` begins with: what was recorded up to there, without the run's own statuses,
-    people's decisions, and operations that were only begun or were waiting for an answer (they are asked again)."""
+    people's decisions, and operations that were only begun or were waiting for an answer (they are asked again). What
+    encloses a kept operation stays begun: begun anew it would look as if it had handled the errors inside it."""
     kept = [r for r in records if r.seq <= upto and r.type in _FORKED]
     operations = fold(kept).operations.values()
     ended = {(op.path, op.index) for op in operations if op.is_completed}
     timers = {(r.path, r.index) for r in kept if r.kind == Kind.TIMER}
+    entered = {path[:cut] for path, _ in ended for cut, char in enumerate(f"{path}/") if char == "/"}
     return [
         Record(*r[2:-1])
         for r in kept
@@ -133,6 +135,7 @@ def fork_records(records: list[StoredRecord], upto: int) -> list[Record]:
         or (r.path, r.index) in ended
         or (r.path, r.index) in timers
         or r.type == RecordType.DELIVERED
+        or (r.type == RecordType.STARTED and keys.operation_key(r.path, r.index) in entered)
     ]
 
 

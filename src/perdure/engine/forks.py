@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from perdure.core import codec, ids, keys, recovery
@@ -48,13 +48,27 @@ def fork_of(runner: Runner, source: Loaded, point: ForkPoint) -> Fork:
     )
     if is_new:
         return Fork(run, point.patches, [])
-    kept = [r for r in recovery.fork_records(source.records, point.seq) if r.type != RecordType.SUBMITTED]
+    renamed = {row.interrupt_id: _inherited(row, point.run_id).interrupt_id for row in source.interrupts}
+    kept = [
+        _asking_its_own(record, renamed)
+        for record in recovery.fork_records(source.records, point.seq)
+        if record.type != RecordType.SUBMITTED
+    ]
     answered = [
         _inherited(row, point.run_id)
         for row in source.interrupts
         if row.answer is not None and (row.answer_seq or 0) <= point.seq and row.delivered_at is not None
     ]
     return Fork(run, [*kept, *point.patches], answered)
+
+
+def _asking_its_own(record: Record, renamed: Mapping[str, str]) -> Record:
+    """A record that names questions, with the ids they have in the fork."""
+    if record.type not in (RecordType.SUSPENDED, RecordType.DELIVERED) or record.data is None:
+        return record
+    said = codec.decode(record.data)
+    named = [renamed.get(one, one) for one in said] if isinstance(said, list) else renamed.get(said, said)
+    return record._replace(data=codec.encode(named))
 
 
 def _inherited(row: InterruptRow, run_id: str) -> InterruptRow:

@@ -7,8 +7,8 @@ below the node's own, so each is recorded, repeated or asked about by itself.
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 from perdure.core import keys, snapshots
@@ -25,7 +25,7 @@ _SWALLOWING = frozenset({"continue", "any_success"})
 
 async def run(front: Front, open_: Open) -> Any:
     """The node's result: recorded, or made by running what is inside."""
-    return await run_nested(front.drive, open_.call, functools.partial(_inside, front, open_))
+    return await run_nested(front.drive, open_.call, partial(_inside, front, open_))
 
 
 async def _inside(front: Front, open_: Open, moment_of: GetMoment) -> Any:
@@ -48,7 +48,7 @@ async def _chain(front: Front, open_: Open, chain: Any, value: Any, key: str) ->
     state = visit.before if is_sharing else value if isinstance(value, dict) else {"input": value}
     if plan.schema is not None:
         state = plan.schema.fill(state)
-    stored = functools.partial(front.stored, visit.parents[0])
+    stored = partial(front.stored, visit.parents[0])
     inner = Front(plan, front.drive, key, state, Beginning(stored, front.context))
     if is_sharing:
         open_.inner.append(inner)
@@ -73,10 +73,10 @@ async def _parallel(front: Front, open_: Open, moment_of: GetMoment) -> Any:
         if not isinstance(items, list | tuple):
             raise ChainStateError("over", f"node {open_.node.given.id!r} needs a list, and has {type(items).__name__}")
         names: Sequence[str] = [str(number) for number in range(len(items))]
-        work = [_branch(front, open_, branches[0], n, (moment_of, item)) for n, item in enumerate(items)]
+        work = [partial(_branch, front, open_, branches[0], n, (moment_of, item)) for n, item in enumerate(items)]
     else:
         names = [branch.name for branch in branches]
-        work = [_branch(front, open_, branch, 0, (moment_of,)) for branch in branches]
+        work = [partial(_branch, front, open_, branch, 0, (moment_of,)) for branch in branches]
     tasks = [front.drive.loop.create_task(_limited(limit, one)) for one in work]
     try:
         results = await _all(tasks, is_fast=options.failure_mode == "fail_fast")
@@ -87,11 +87,12 @@ async def _parallel(front: Front, open_: Open, moment_of: GetMoment) -> Any:
     return _result(open_, names, results)
 
 
-async def _limited(limit: asyncio.Semaphore | None, work: Coroutine[Any, Any, Any]) -> Any:
+async def _limited(limit: asyncio.Semaphore | None, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    # A coroutine that is made only when its turn comes is never left behind unawaited.
     if limit is None:
-        return await work
+        return await work()
     async with limit:
-        return await work
+        return await work()
 
 
 async def _all(tasks: Sequence[asyncio.Task[Any]], *, is_fast: bool) -> list[Any]:
@@ -136,11 +137,11 @@ def _told(error: BaseException) -> str:
 async def _branch(front: Front, open_: Open, branch: Branch, index: int, args: tuple[Any, ...]) -> Any:
     drive = front.drive
     call = Call(branch.spec, keys.node_path(open_.call.key, branch.name), index, args)
-    call.tell_state = functools.partial(_said, front, open_, call)
+    call.tell_state = partial(_said, front, open_, call)
     drive.calling.register(call)
     if branch.runner is None:
         return await drive.calling.wait(call)
-    return await run_nested(drive, call, functools.partial(_branch_inside, front, open_, branch, call.key))
+    return await run_nested(drive, call, partial(_branch_inside, front, open_, branch, call.key))
 
 
 async def _branch_inside(front: Front, open_: Open, branch: Branch, key: str, moment_of: GetMoment, *item: Any) -> Any:

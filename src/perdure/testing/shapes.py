@@ -22,10 +22,13 @@ from perdure.testing.facts import tokens_of
 from perdure.testing.ledger import ledger
 from perdure.testing.programs import INPUT, REFUSED, Program
 
+GIVEN = "given"
+"""The key of the state that people change."""
+
 Shape = dict[str, Any]
 Node = dict[str, Any]
 
-_PLAIN = ("put", "put", "put", "look", "thread", "pay", "log", "ask", "twice", "hitl", "text", "which")
+_PLAIN = ("put", "put", "put", "look", "thread", "pay", "flaky", "log", "ask", "twice", "hitl", "text", "which")
 _LARGE = ("chain", "own", "map", "branches", "cycle")
 _POLICIES = {"look": "safe", "pay": "manual"}
 _MOST_TURNS = 3
@@ -255,6 +258,8 @@ class _Maker:
         if do in ("chain", "own", "branches") and self.depth == 0:
             do = "put"
         takes = [self._source(parent) for parent in parents] or ["value"]
+        if self.choose.random() < 0.3:
+            takes.append(GIVEN)
         if do == "cycle":
             return self._add_cycle(id, parents, takes)
         self.nodes.append({"id": id, "do": do, "takes": takes, **self._more(do, id)})
@@ -267,9 +272,9 @@ class _Maker:
     def _more(self, do: str, id: str) -> Node:
         match do:
             case "ask" | "hitl":
-                return {"reasons": [f"{id}?"], "approved": self.choose.random() < 0.7}
+                return self._questions(f"{id}?")
             case "twice":
-                return {"reasons": [f"{id}?", f"{id} again?"], "approved": self.choose.random() < 0.7}
+                return self._questions(f"{id}?", f"{id} again?")
             case "which":
                 return {"flags": []}
             case "map":
@@ -284,6 +289,12 @@ class _Maker:
                     self.state |= of["state"]
                 return {"of": of}
         return {}
+
+    def _questions(self, *reasons: str) -> Node:
+        """What is asked, what the person says, and whether they change the state then."""
+        is_patched = self.choose.random() < 0.3
+        approved = self.choose.random() < 0.7
+        return {"reasons": list(reasons), "approved": approved, "patched": list(reasons[-1:]) if is_patched else []}
 
     def _flag(self, id: str) -> str:
         """A name in the state that says whether the way to a node is open."""
@@ -355,6 +366,11 @@ def answers_of(shape: Shape) -> dict[str, bool]:
     return {reason: node["approved"] for node in _nodes(shape) for reason in node.get("reasons", ())}
 
 
+def patches_of(shape: Shape) -> dict[str, str]:
+    """Which key of the state changes with the answer to which reason."""
+    return {reason: GIVEN for node in _nodes(shape) for reason in node.get("patched", ())}
+
+
 def _nodes(shape: Shape) -> Iterator[Node]:
     for node in shape["nodes"]:
         yield node
@@ -365,4 +381,11 @@ def _nodes(shape: Shape) -> Iterator[Node]:
 def program_of(shape: Shape) -> Program:
     """The program of this shape, with effects in the ledger."""
     chain = chain_of(shape, LedgerBodies())
-    return Program(runner=chain, value=shape["state"], answers=answers_of(shape), shape=shape)
+    return Program(
+        runner=chain,
+        value=shape["state"],
+        answers=answers_of(shape),
+        patches=patches_of(shape),
+        shape=shape,
+        is_retried=True,
+    )
