@@ -271,9 +271,8 @@ def test_peer_C4_failure_of_the_first_node_is_resumable(store_url: str, ledger: 
 @pytest.mark.timeout(180)
 async def test_peer_C5_three_resumers_of_a_chain_one_payment(store_url: str, ledger: str) -> None:
     state = {"ledger": ledger, "amount": 5}
-    with child(
-        "run", store_url, hold=("before pay",), runner="chain_pay_again", execution_id="c5", input=state
-    ) as first:
+    options: dict[str, Any] = {"runner": "chain_pay_again", "execution_id": "c5"}
+    with child("run", store_url, hold=("before pay",), input=state, **options) as first:
         await asyncio.to_thread(first.expect, "holding before pay")
         first.kill()
     with contextlib.ExitStack() as stack:

@@ -102,9 +102,10 @@ def is_same(old: Any, new: Any) -> bool:
     if kind is list:
         return len(old) == len(new) and all(map(is_same, old, new))
     if kind is dict:
-        return list(old) == list(new) and all(map(is_same, old.values(), new.values()))
+        keys_are_same = list(old) == list(new) and list(map(type, old)) == list(map(type, new))
+        return keys_are_same and all(map(is_same, old.values(), new.values()))
     if kind is float:
-        return old == new and math.copysign(1.0, old) == math.copysign(1.0, new)
+        return (old == new and math.copysign(1.0, old) == math.copysign(1.0, new)) or (old != old and new != new)
     if kind in _ATOMS and kind is not complex:
         return old == new
     try:

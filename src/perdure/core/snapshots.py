@@ -146,7 +146,7 @@ class _Changes:
         """The result's keys are set."""
         if writes:
             self._say(["merge"], result_chars)
-            self.grown -= sum(_weight(old[name]) + len(name) + 4 for name in writes if name in old)
+            self.grown -= sum(_weight(old[name]) + _key_weight(name) for name in writes if name in old)
 
     def states(self, old: State, new: State) -> None:
         """Whatever is different."""
@@ -163,9 +163,9 @@ class _Changes:
             if name in old:
                 self._value(old[name], value, [name], source)
             elif source is not None and value is source[1]:
-                self._say(["put", [name], source[0]], _weight(value) + len(name) + 4)
+                self._say(["put", [name], source[0]], _weight(value) + _key_weight(name))
             else:
-                self._set([name], value, len(name) + 4)
+                self._set([name], value, _key_weight(name))
 
     def _say(self, operation: list[Any], grown: int) -> None:
         self.operations.append(operation)
@@ -177,7 +177,7 @@ class _Changes:
         self._say(["set", path, loads(text)], len(text) + grown)
 
     def _delete(self, path: Path, old: Any) -> None:
-        self._say(["del", path], -_weight(old) - len(str(path[-1])) - 4)
+        self._say(["del", path], -_weight(old) - _key_weight(path[-1]))
 
     def _order(self, path: Path, old: State, new: State) -> None:
         reached = [name for name in old if name in new] + [name for name in new if name not in old]
@@ -220,7 +220,7 @@ class _Changes:
             if name in old:
                 self._value(old[name], value, [*path, name])
             else:
-                self._set([*path, name], value, len(name) + 4)
+                self._set([*path, name], value, _key_weight(name))
         self._order(path, old, new)
 
     def _list(self, old: list[Any], new: list[Any], path: Path, source: tuple[Path, Any] | None) -> None:
@@ -263,17 +263,22 @@ def _are_one(items: list[Any], others: list[Any]) -> bool:
 
 
 def _weight(value: Any) -> int:
-    """About the length of a value's text."""
+    """About the length of a value's text. Of what can be long exactly: an error would add up over many changes."""
     kind = type(value)
     if kind is str:
-        return len(value) + 2
+        return len(dumps(value))
     if kind is list:
         return 2 + sum(_weight(item) + 1 for item in value)
     if kind is dict:
-        return 2 + sum(_weight(item) + len(str(key)) + 4 for key, item in value.items())
-    if kind in (bool, int, float, type(None)):
+        return 2 + sum(_weight(item) + _key_weight(key) for key, item in value.items())
+    if kind is bool or value is None:
         return 4
     return len(codec.encode(value))
+
+
+def _key_weight(key: Any) -> int:
+    """The same for a key, with what stands between it and others."""
+    return len(dumps(str(key))) + 2
 
 
 def is_packed(text: str | None) -> bool:
