@@ -12,9 +12,10 @@ import tempfile
 import uuid
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, event, given, settings
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 from tests.support.chain_worlds import FAILED, Place, World, recorded
 from tests.support.prefix import cut
 
-from perdure import Chain, interrupt, open_engine, operation_id
+from perdure import Chain, Resume, interrupt, open_engine, operation_id
 from perdure.core import codec
 from perdure.core.checkpoints import RUN_END, Checkpoint, checkpoints, decoded_state
 from perdure.core.codec.text import dumps
@@ -115,6 +116,54 @@ def test_edges_that_lead_back_into_branches_change_nothing_about_that(shape: Sha
         end = _place(directory / "usual.db", shape).finish(_RUN)
         event(end.status)
         assert _place(directory / "other.db", shape, World(random.Random(seed))).finish(_RUN) == end
+
+
+def _ring(first: Callable[..., Any], second: Callable[..., Any]) -> Chain:
+    """Two nodes, both led to from the start and each from the other: whatever lies behind them is declared first."""
+    chain = Chain("ring")
+    chain.add_node("behind", fn=lambda: "behind").add_node("start", type="start")
+    chain.add_node("first", fn=first).add_node("second", fn=second)
+    for target in ("first", "second", "behind"):
+        chain.connect("start", target)
+    chain.connect("first", "second").connect("second", "behind")
+    return chain.connect("second", "first", max_iterations=2, exit_condition="true")
+
+
+async def test_of_nodes_that_wait_for_each_other_the_first_begins_and_not_what_is_behind_them(store_url: str) -> None:
+    """What lies behind a ring waits for it, wherever it is declared."""
+    acted: list[str] = []
+    chain = _ring(lambda: acted.append("first"), lambda: acted.append("second"))
+    result = await chain.arun({}, store=store_url)
+    assert acted == ["first", "second"]
+    assert result.output == "behind"
+
+
+async def test_nodes_that_wait_for_each_other_do_not_wait_for_questions_elsewhere(store_url: str) -> None:
+    """Somebody is asked in a branch that does not lead to the ring."""
+    chain = _ring(lambda: {"first": 1}, lambda: {"second": 2})
+    chain.add_node("asked", type="hitl").connect("start", "asked")
+    result = await chain.arun({}, store=store_url)
+    assert result.status == "paused"
+    assert set(result.node_results) == {"start", "first", "second", "behind"}
+
+
+async def test_a_change_of_the_state_behind_a_ring_is_replayed_there(store_url: str) -> None:
+    """At replay the change is known from the beginning on; the ring begins as it did when nobody knew of it."""
+
+    def ask(reason: str) -> Callable[[], bool]:
+        return lambda: interrupt(reason).approved
+
+    chain = _ring(ask("first?"), ask("second?"))
+    result = await chain.arun({}, execution_id="run", store=store_url)
+    while result.status == "paused":
+        async with open_engine(store_url) as engine:  # a process of its own for each answer
+            result = await chain.aresume(
+                "run",
+                resume_value=Resume(approved=True),
+                modified_state={"changed": result.pending_interrupts[0]["reason"]},
+                store=engine.store,
+            )
+    assert result.final_state["changed"] == "second?"
 
 
 # --- interruptions --------------------------------------------------------------------------------------

@@ -128,8 +128,7 @@ class Front:
     def _begin_ready(self) -> None:
         while True:
             ready = [node_id for node_id in self._in_order() if self._may_begin(node_id)]
-            if not ready and not self._open and not self._patch_count:
-                ready = self._in_order()[:1]  # nodes that wait for each other, in a cycle: the first declared
+            ready = ready or self._in_ring()[:1]
             if not ready:
                 return
             for node_id in ready:
@@ -148,6 +147,18 @@ class Front:
             other != node_id and leads(other, node_id)
             for other in (*self._waiting, *(open_.node.given.id for open_ in self._open.values()))
         ) and not any(open_.node.given.id == node_id for open_ in self._open.values())
+
+    def _in_ring(self) -> list[str]:
+        """Nodes that wait for each other, in a cycle, and for nothing else; the first declared begins. Changes by
+        people that are still to come do not count: at first execution nobody knew of them."""
+        leads = self.plan.reach.leads
+        begun = [open_.node.given.id for open_ in self._open.values()]
+        return [
+            node_id
+            for node_id in self._in_order()
+            if not any(other == node_id or leads(other, node_id) for other in begun)
+            and all(leads(node_id, other) for other in self._waiting if other != node_id and leads(other, node_id))
+        ]
 
     def _begin(self, node: PlannedNode, tokens: list[Visit]) -> None:
         node_id = node.given.id
