@@ -14,20 +14,29 @@ from perdure.testing import audit
 from perdure.testing.catalogue import program
 from perdure.testing.facts import Facts, Row, read_facts
 from perdure.testing.ledger import Line, Told, new_token
-from perdure.testing.programs import INPUT
+from perdure.testing.programs import Program
 from perdure.testing.roles import Job, perform
 
 
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> Facts:
     """What an undisturbed run of the program with two questions left behind."""
-    directory = tmp_path_factory.mktemp("audit")
+    return _facts(program("two_questions"), tmp_path_factory.mktemp("audit"))
+
+
+@pytest.fixture(scope="module")
+def chain_facts(tmp_path_factory: pytest.TempPathFactory) -> Facts:
+    """The same of a chain whose state a person changes with their answer."""
+    return _facts(program("chain_patched"), tmp_path_factory.mktemp("audit"))
+
+
+def _facts(chosen: Program, directory: Path) -> Facts:
     url = f"sqlite:///{directory / 'store.db'}"
     job = Job(
         role="person",
-        program="two_questions",
-        value=INPUT,
-        answers=program("two_questions").answers,
+        program=chosen.name,
+        value=chosen.value,
+        answers=dict(chosen.answers),
         url=url,
         ledger=str(directory / "ledger"),
         incarnation="only",
@@ -163,6 +172,52 @@ DOCTORED: dict[str, tuple[Callable[[Facts], Facts], str]] = {
 def test_the_auditor_finds(facts: Facts, doctor: Callable[[Facts], Facts], finding: str) -> None:
     """One thing is wrong, and it is said."""
     found = audit.violations(doctor(facts), audit.reference(facts))
+    assert any(finding in text for text in found), found
+
+
+def _outcome(facts: Facts, **change: Any) -> Facts:
+    return replace(facts, outcome={"run": {**facts.outcome["run"], **change}})
+
+
+def _with_state(facts: Facts, node: str, old: str, new: str) -> Facts:
+    """The state after this node is stored as another one."""
+    [chosen] = [row for row in facts.records if (row["type"], row["path"]) == ("completed", node)]
+    assert old in chosen["state"]
+    changed = {**chosen, "state": chosen["state"].replace(old, new)}
+    return replace(facts, records=[changed if row is chosen else row for row in facts.records])
+
+
+DOCTORED_CHAIN: dict[str, tuple[Callable[[Facts], Facts], str]] = {
+    "told of another state": (lambda f: _outcome(f, state={}), "ends with the state"),
+    "told of another result": (
+        lambda f: _outcome(f, results={**f.outcome["run"]["results"], "plain": "other"}),
+        "node plain of run run is recorded with",
+    ),
+    "another state is stored": (lambda f: _with_state(f, "plain", '["plain"]', '["plane"]'), "boundaries: too many"),
+    "consumed what its checkpoint does not show": (
+        lambda f: _with_line(f, "after", consumed=[_line(f, "before").token]),
+        "its checkpoint shows",
+    ),
+    "recorded what never happened": (
+        lambda f: _with_line(f, "plain", token=new_token("plain")),
+        "which never happened",
+    ),
+    "a change that nobody saw": (
+        lambda f: _with_line(f, "after", consumed=_line(f, "after").consumed[:2]),
+        "uses: too many [], missing [('run patch', 'run after')]",
+    ),
+    "another order of the state": (
+        lambda f: _outcome(f, state=dict(reversed(f.outcome["run"]["state"].items()))),
+        "outcome",
+    ),
+}
+
+
+@pytest.mark.parametrize(("doctor", "finding"), DOCTORED_CHAIN.values(), ids=DOCTORED_CHAIN.keys())
+def test_the_auditor_finds_in_a_chain(chain_facts: Facts, doctor: Callable[[Facts], Facts], finding: str) -> None:
+    """The same of states, and of what a chain's nodes took from them."""
+    assert audit.violations(chain_facts, audit.reference(chain_facts)) == []
+    found = audit.violations(doctor(chain_facts), audit.reference(chain_facts))
     assert any(finding in text for text in found), found
 
 

@@ -55,18 +55,8 @@ def violations(facts: Facts) -> Iterator[str]:
         lines[line.operation_id].append(line)
     for run in _chains(facts):
         found = checkpoints(loaded(facts, run))
-        yield from _parents(found, run)
         yield from _inputs(found, lines)
         yield from _ends(found, facts, run)
-
-
-def _parents(found: list[Checkpoint], run: Row) -> Iterator[str]:
-    """Each builds on one that was there before it."""
-    known = {None, f"{run['forked_from']}:{run['forked_seq']}"}
-    for checkpoint in found:
-        if checkpoint.parent_checkpoint_id not in known:
-            yield f"checkpoint {checkpoint.checkpoint_id} builds on {checkpoint.parent_checkpoint_id}, which is unknown"
-        known.add(checkpoint.checkpoint_id)
 
 
 def _inputs(found: list[Checkpoint], lines: dict[str, list[Line]]) -> Iterator[str]:
