@@ -466,3 +466,31 @@ def test_a_pruned_run_is_said_to_be_pruned(perdure: Perdure, at: tuple[str, str]
 
     assert ended.code == Exit.UNKNOWN
     assert "was completed at" in ended.err
+
+
+OWN = """
+from perdure import Chain, SQLiteCheckpointer, interrupt
+
+kept = Chain("kept", checkpointer=SQLiteCheckpointer({path!r}))
+kept.add_node("ask", fn=lambda: interrupt("go on?").approved)
+
+
+class Elsewhere:
+    pass
+
+
+foreign = Chain("foreign", checkpointer=Elsewhere()).add_node("a", fn=lambda: 1)
+"""
+
+
+def test_a_chain_s_own_checkpointer_is_the_store_unless_another_is_named(
+    tmp_path: Path, process: Callable[..., Ended]
+) -> None:
+    (tmp_path / "own.py").write_text(OWN.format(path=str(tmp_path / "kept.db")))
+    assert process("run", "--runner", "own.py:kept", "--id", "k1").code == 0
+    assert process("resume", "k1", "--runner", "own.py:kept", *YES).code == 0
+    shown = process("inspect", "k1", "--db-path", str(tmp_path / "kept.db"), "--json")
+
+    assert shown.json["run"]["status"] == "completed"
+    assert process("resume", "k1", "--runner", "own.py:kept", *YES, "--store", "other.db").code == Exit.UNKNOWN
+    assert "--store" in process("run", "--runner", "own.py:foreign").err

@@ -37,6 +37,11 @@ class PostgresCheckpointer(SqlCheckpointer):
         if min_pool_size > max_pool_size:
             raise InvalidInputError("min_pool_size", f"is {min_pool_size}, more than max_pool_size ({max_pool_size})")
 
+    @property
+    def url(self) -> str:
+        """The store's URL, or libpq's keywords if it was given those."""
+        return self._url
+
     def _address(self) -> Hashable:
         return "postgres", self._url, self._min_pool_size, self._max_pool_size
 

@@ -39,6 +39,11 @@ class SqlCheckpointer:
 
     # --- the store --------------------------------------------------------------------------------------
 
+    @property
+    def url(self) -> str:
+        """What the store is opened with."""
+        raise NotImplementedError
+
     def _address(self) -> Hashable:
         """What tells this store from others of the process."""
         raise NotImplementedError

@@ -86,7 +86,7 @@ def of_question(asked: OpenQuestion) -> PendingInterrupt:
     return PendingInterrupt(
         execution_id=asked.run_id,
         chain_name=asked.runner,
-        node_id=keys.operation_key(asked.path, asked.index),
+        node_id=keys.node_id(asked.path, asked.index),
         reason=codec.decode(asked.reason),
         context=codec.decode(asked.context),
         agent_path=None,

@@ -75,7 +75,7 @@ def run(
     if not has_input:
         _refuse_no_input(loaded)
     chosen = ids.run_id() if run_id is None else ids.check_id(run_id, "--id")
-    url = session.store_url(store)
+    url = session.store_url(store, runner=loaded)
     _follow(chosen, url, runner, is_json, lambda engine: engine.run(loaded, value, execution_id=chosen))
 
 
@@ -125,11 +125,11 @@ def resume(
         raise InvalidInputError("--runner", "is missing: --set is checked against the chain that goes on with it")
     made = changes.parse_changes(given_changes or ())
     answer = None if value is None else parse_answer(value)
-    url = session.store_url(store, db_path)
     if runner is None:
-        _answer_only(run_id, answer, interrupt, url, is_json)
+        _answer_only(run_id, answer, interrupt, session.store_url(store, db_path), is_json)
         return
     loaded = load_runner(runner)
+    url = session.store_url(store, db_path, loaded)
     _refuse_stateless(loaded, made)
 
     async def work(engine: Engine) -> RunResult[Any]:
@@ -159,7 +159,7 @@ def retry(
 ) -> None:
     """Give a failed run a new attempt: what it has recorded stands, the error it failed with is forgotten."""
     loaded = load_runner(runner)
-    url = session.store_url(store)
+    url = session.store_url(store, runner=loaded)
     _follow(run_id, url, runner, is_json, lambda engine: engine.retry(loaded, run_id), is_existing=True)
 
 
@@ -203,7 +203,7 @@ def fork(
             patch = await _patch(engine, loaded, run_id, made, _at_checkpoint(checkpoint), given_state)
         return await engine.fork(loaded, run_id, new_id=chosen, state_patch=patch, **options_)
 
-    url = session.store_url(store)
+    url = session.store_url(store, runner=loaded)
     _refuse_missing(url, run_id)
     _follow(chosen, url, runner, is_json, work)
 

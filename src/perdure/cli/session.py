@@ -99,13 +99,25 @@ def _signals_to() -> Iterator[int]:
         os.close(writable)
 
 
-def store_url(store: str | None, db_path: str | None = None) -> str:
-    """The store that a command is about."""
+def store_url(store: str | None, db_path: str | None = None, runner: object = None) -> str:
+    """The store that a command is about: the one it names, or the runner's own, or the configured one."""
     if store is not None and db_path is not None:
         raise InvalidInputError("--db-path", "is given beside --store; use one of the two")
     from perdure.core.settings import get_config
 
-    return store or db_path or get_config().store_url
+    return store or db_path or _own_store(runner) or get_config().store_url
+
+
+def _own_store(runner: object) -> str | None:
+    checkpointer = getattr(runner, "checkpointer", None)
+    if checkpointer is None:
+        return None
+    from perdure.checkpointers.sql import SqlCheckpointer
+
+    url = checkpointer.url if isinstance(checkpointer, SqlCheckpointer) else ""
+    if "://" not in url:
+        raise InvalidInputError("--store", "is missing: what the runner's own checkpointer is has no URL")
+    return url
 
 
 def address(url: str) -> list[str]:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from perdure.cli import options, session
 from perdure.cli.output import complain, emit_lines
 from perdure.cli.runners import load_runners
+from perdure.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from perdure.engine.runner import Runner
 
 
 def worker(
@@ -34,7 +39,7 @@ def worker(
     are given back.
     """
     loaded = load_runners(runners)
-    url = session.store_url(store)
+    url = _store_url(store, loaded)
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="perdure: %(message)s")
 
     async def work() -> None:
@@ -52,3 +57,11 @@ def worker(
         emit_lines(is_json, {"stopped_by": str(stopped)}, [])
         return
     emit_lines(is_json, {"stopped_by": "idle"}, [])
+
+
+def _store_url(store: str | None, runners: Sequence[Runner]) -> str:
+    """One worker works on one store."""
+    urls = {session.store_url(store, runner=runner) for runner in runners}
+    if len(urls) > 1:
+        raise InvalidInputError("--store", "is missing: the runners keep their runs in different stores")
+    return urls.pop() if urls else session.store_url(store)

@@ -24,7 +24,7 @@ from perdure.engine.forks import ForkPoint, fork_of
 from perdure.engine.host import Host, digest_of_input, new_run_id
 from perdure.engine.liveness import dead_owners
 from perdure.engine.results import RunResult, question_dict, result_of
-from perdure.engine.runner import Runner
+from perdure.engine.runner import Runner, unfit
 from perdure.engine.streams import Event, stream
 from perdure.engine.work import Work
 from perdure.errors import (
@@ -105,14 +105,18 @@ class Engine:
         ids.check_id(execution_id, "execution_id")
         # Most ids are new, so nothing is looked up first: the store refuses one that exists.
         drive = await self._create(runner, execution_id, input_data, digest)
-        if drive is not None:
+        if isinstance(drive, Drive):
             return drive
-        known = await self._get(execution_id)
-        _check_same(known, runner, digest)
+        known = await self.store.run_get(execution_id)
+        if known is None and drive is not None:
+            raise drive  # the id was another run's, which has been pruned
+        _check_same(known or await self._get(execution_id), runner, digest)
         return execution_id
 
-    async def _create(self, runner: Runner, run_id: str, input_data: str, digest: str) -> Drive | None:
-        """Create a run under a given id; None if somebody else did, here or elsewhere, at the same time."""
+    async def _create(
+        self, runner: Runner, run_id: str, input_data: str, digest: str
+    ) -> Drive | DurableConflictError | None:
+        """Create a run under a given id; the store's refusal, or None, if somebody else did, here or elsewhere."""
         rival = self.host.drives.get(run_id)
         if rival is not None:
             with contextlib.suppress(DurableConflictError):
@@ -121,8 +125,8 @@ class Engine:
         drive = self.host.create(runner, run_id, input_data, digest)
         try:
             await _durable(drive)
-        except DurableConflictError:
-            return None
+        except DurableConflictError as refusal:
+            return refusal
         drive.start()
         return drive
 
@@ -157,7 +161,7 @@ class Engine:
             case Status.CANCELLED:
                 raise DurableRunError(run_id, "cancelled")
             case Status.NEEDS_ATTENTION:
-                raise await self._attention(row)
+                raise DurableRecoveryError(row.error or f"run {run_id} needs attention", row.blocked_operation)
             case Status.WAITING if await self._questions(run_id):
                 return await self._paused(run_id)
         self._check_open()
@@ -169,8 +173,8 @@ class Engine:
         return None
 
     async def _claim(self, runner: Runner, row: RunRow) -> bool:
-        if row.runner != runner.name:
-            raise DurableRecoveryError(f"run {row.run_id} belongs to {row.kind} {row.runner!r}, not to {runner.name!r}")
+        if row.runner != runner.name and (why := unfit(runner, row)) is not None:
+            raise DurableRecoveryError(why)
         if row.status == Status.WAITING and (row.due_in_s is None or row.due_in_s > 0):
             return False
         if row.status == Status.RUNNING and row.worker_id == self.host.worker_id:
@@ -196,9 +200,6 @@ class Engine:
         loaded = await self.store.run_load(run_id)
         return fold(loaded.records).result_data
 
-    async def _attention(self, row: RunRow) -> DurableRecoveryError:
-        return DurableRecoveryError(row.error or f"run {row.run_id} needs attention", row.blocked_operation)
-
     async def _get(self, run_id: str) -> RunRow:
         row = await self.store.run_get(run_id)
         if row is None:
@@ -206,6 +207,16 @@ class Engine:
         return row
 
     # Going on.
+
+    async def _get_fitting(self, runner: Runner, run_id: str) -> RunRow:
+        """A run that this runner may go on with. `DurableRecoveryError` if it is another's, or if code and run do not
+        fit: before anything is consumed."""
+        self._check_open()
+        row = await self._get(run_id)
+        if (why := unfit(runner, row)) is not None:
+            raise DurableRecoveryError(why)
+        await runner.check(self.store, run_id)
+        return row
 
     async def resume(
         self,
@@ -225,12 +236,7 @@ class Engine:
         `AlreadyResumed` (nothing is open, or the run has completed), `AmbiguousAnswer`, `RunBusy` (somebody runs it),
         `DurableRecoveryError`.
         """
-        self._check_open()
-        row = await self._get(execution_id)
-        if row.runner != runner.name:
-            raise DurableRecoveryError(
-                f"run {execution_id} belongs to {row.kind} {row.runner!r}, not to {runner.name!r}"
-            )
+        row = await self._get_fitting(runner, execution_id)
         patches = self._patches(state_patch)
         if resume_value is not None:
             answers = {"interrupt_id": interrupt_id, "answered_by": answered_by, "row": row, "records": patches}
@@ -320,8 +326,7 @@ class Engine:
 
     async def retry(self, runner: Runner, execution_id: str) -> RunResult[Any]:
         """A new attempt of a failed run on the same journal: trailing errors are forgotten, everything else stands."""
-        self._check_open()
-        row = await self._get(execution_id)
+        row = await self._get_fitting(runner, execution_id)
         if row.status in (Status.COMPLETED, Status.CANCELLED):
             raise AlreadyResumed(execution_id, f"run {execution_id} is {row.status}; only a failed run can be retried")
         if row.status != Status.FAILED:
@@ -362,12 +367,7 @@ class Engine:
         A new input makes sense only from the start: with one, nothing else is taken over. `state_patch` (encoded, of a
         runner that has a state) is the first thing recorded after the fork point.
         """
-        self._check_open()
-        row = await self._get(execution_id)
-        if row.runner != runner.name:
-            raise DurableRecoveryError(
-                f"run {execution_id} belongs to {row.kind} {row.runner!r}, not to {runner.name!r}"
-            )
+        row = await self._get_fitting(runner, execution_id)
         if row.status == Status.RUNNING and checkpoint_id is None:
             raise RunBusy(execution_id, f"run {execution_id} is being run right now; name the checkpoint to fork from")
         loaded = await self.store.run_load(execution_id)

@@ -26,7 +26,7 @@ from perdure.engine.drive import Drive
 from perdure.engine.news import News
 from perdure.engine.plan import DrivePlan
 from perdure.engine.presence import Presence, new_worker
-from perdure.engine.runner import Runner
+from perdure.engine.runner import Runner, unfit
 from perdure.engine.threads import StepThreads
 from perdure.errors import DurableRecoveryError, DurableStorageError, RunLost
 from perdure.store.base import Entry, Lane, Store
@@ -142,16 +142,8 @@ class Host:
             return drive
         age_s = max(0.0, loaded.now - journal.last_at) if journal.last_at else 0.0
         drive = self._drive(runner, lane, journal, age_s, is_cancelled=loaded.run.cancel_requested)
-        version = loaded.run.version
-        if version is not None and version != runner.version and version not in runner.accepts:
-            self.loop.call_soon(
-                drive.need_attention,
-                DurableRecoveryError(
-                    f"run {claim.run_id} was started by version {version!r} of {runner.name!r}; this is "
-                    f"{runner.version!r} "
-                    "(accepts=[...] says that it continues them)"
-                ),
-            )
+        if (why := unfit(runner, loaded.run)) is not None:
+            self.loop.call_soon(drive.need_attention, DurableRecoveryError(why))
         else:
             drive.start()
         return drive

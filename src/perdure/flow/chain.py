@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from perdure.core import codec, ids, keys, snapshots, topology
+from perdure.core.fold import Journal, fold
 from perdure.core.records import Kind, Recovery
 from perdure.core.topology import Topology
 from perdure.engine.calls import Call, CallSpec
@@ -23,6 +24,7 @@ from perdure.flow.front import Beginning, Front
 from perdure.flow.nodes import Edge, Node, NodeGiven, NodeType, read_condition, read_node
 from perdure.flow.schemas import StateSchema
 from perdure.flow.variables import _current_checkpointer, _execution_id
+from perdure.store.base import Store
 
 
 def _no_body() -> None:
@@ -69,12 +71,12 @@ class Chain(ChainRuns):
             if not callable(reducer):
                 raise InvalidInputError("reducers", f"{key!r}: expected a function of two values, got {reducer!r}")
         self._schema = None if state_schema is None else StateSchema(state_schema)
-        self._given: list[NodeGiven] = []
+        self._nodes: list[plan.PlannedNode] = []
         self._edges: list[Edge] = []
         self._plan: plan.Plan | None = None
 
     def __repr__(self) -> str:
-        return f"<chain {self.name}: {len(self._given)} nodes>"
+        return f"<chain {self.name}: {len(self._nodes)} nodes>"
 
     # Building.
 
@@ -117,8 +119,7 @@ class Chain(ChainRuns):
             "input_mapping": input_mapping,
         }
         given = read_node(id, things, type, config)
-        _planned(given, len(self._given))  # what cannot run is refused here
-        self._given.append(given)
+        self._nodes.append(_planned(given, len(self._nodes)))  # what cannot run is refused here
         self._plan = None
         return self
 
@@ -162,19 +163,17 @@ class Chain(ChainRuns):
     @property
     def topology(self) -> Topology:
         """The shape of the chain as a value."""
-        nodes = [_planned(given, rank) for rank, given in enumerate(self._given)]
-        return plan.shape_of(nodes, self._edges)
+        return plan.shape_of(self._nodes, self._edges)
 
     @property
     def plan(self) -> plan.Plan:
         """The chain read for running. Raises `ChainError` if it cannot run, naming everything that keeps it from it."""
         if self._plan is None:
             plan.refuse(self.name, self.validate())
-            nodes = [_planned(given, rank) for rank, given in enumerate(self._given)]
-            shape = plan.shape_of(nodes, self._edges)
+            shape = plan.shape_of(self._nodes, self._edges)
             self._plan = plan.Plan(
                 name=self.name,
-                nodes={node.given.id: node for node in nodes},
+                nodes={node.given.id: node for node in self._nodes},
                 edges=tuple(self._edges),
                 reducers=self.reducers,
                 schema=self._schema,
@@ -194,7 +193,17 @@ class Chain(ChainRuns):
     @property
     def errors(self) -> tuple[type[BaseException], ...]:
         """Exception classes that its nodes declare."""
-        return tuple(dict.fromkeys(cls for given in self._given for cls in given.options.errors))
+        return tuple(dict.fromkeys(cls for node in self._nodes for cls in node.given.options.errors))
+
+    async def check(self, store: Store, run_id: str) -> None:
+        """Compare the shape the run began with, and where it has been, with this one."""
+        begun = await store.record_list(run_id, limit=_HEAD)
+        recorded = next((one.data for one in begun if one.path == keys.TOPOLOGY and one.data is not None), None)
+        if recorded is None or recorded == self.plan.recorded_topology:
+            return
+        journal = fold((await store.run_load(run_id)).records)
+        if (why := _difference(self.plan, recorded, journal)) is not None:
+            raise DurableRecoveryError(f"run {run_id}: {why}; nothing was consumed")
 
     def enter(self, run_id: str) -> None:
         _execution_id.set(run_id)
@@ -242,6 +251,8 @@ class Chain(ChainRuns):
 
 
 builtin_type = type
+_HEAD = 8
+"""The topology is among a run's first records."""
 _MAX_DEPTH = 30
 """Chains in chains: what records can hold is nested about three times as deep."""
 
@@ -255,7 +266,7 @@ def _nesting_problem(chain: Chain, outer: tuple[Chain, ...] = ()) -> str | None:
         return f"chains are nested more than {_MAX_DEPTH} deep"
     inside = (
         thing
-        for given in chain._given
+        for given in (node.given for node in chain._nodes)
         for thing in (given.runs, *given.options.agents, *given.options.branches.values())
         if isinstance(thing, Chain)
     )
@@ -264,8 +275,9 @@ def _nesting_problem(chain: Chain, outer: tuple[Chain, ...] = ()) -> str | None:
 
 def _branch_problems(chain: Chain) -> Iterator[str]:
     """Those of chains that parallel nodes run: the topology knows only chains that are nodes."""
-    for rank, given in enumerate(chain._given):
-        for branch in _planned(given, rank).branches if given.type is NodeType.PARALLEL else ():
+    for node in chain._nodes:
+        given = node.given
+        for branch in node.branches:
             if isinstance(branch.runner, Chain):
                 yield from (f"in {given.id!r} ({branch.name}): {found}" for found in branch.runner.validate())
         if given.type is NodeType.AGENT and isinstance(given.runs, Chain):
@@ -341,17 +353,20 @@ def _check_topology(drive: Drive, planned: plan.Plan) -> None:
     current_ = planned.recorded_topology
     drive.settings.limits.check_payload("the topology", current_)
     recorded = drive.calling.completed_at_once(call, lambda: current_).data or "null"
-    if recorded == current_:
-        return
-    why = topology.difference(topology.from_document(codec.decode(recorded)), planned.topology, _begun(drive))
-    if why is not None:
-        raise drive.fault(DurableRecoveryError(f"run {drive.run_id}: chain {planned.name!r} has changed: {why}"))
+    if recorded != current_ and (why := _difference(planned, recorded, drive.journal)) is not None:
+        raise drive.fault(DurableRecoveryError(f"run {drive.run_id}: {why}"))
 
 
-def _begun(drive: Drive) -> dict[str, bool]:
+def _difference(planned: plan.Plan, recorded: str, journal: Journal) -> str | None:
+    shape = topology.from_document(codec.decode(recorded))
+    why = topology.difference(shape, planned.topology, _begun(journal))
+    return None if why is None else f"chain {planned.name!r} has changed: {why}"
+
+
+def _begun(journal: Journal) -> dict[str, bool]:
     """The nodes that have begun, as `outer/inner`; whether one has completed."""
     begun: dict[str, bool] = {}
-    for op in drive.journal.operations.values():
+    for op in journal.operations.values():
         if op.kind == Kind.NODE and "!" not in op.path:
             names = (unquote(name) for name in op.path.split("/")[::2])
             name = functools.reduce(lambda outer, inner: topology.node_key(inner, outer), names, "")

@@ -36,6 +36,7 @@ class Bound:
         self.version = chain.version
         self.accepts = chain.accepts
         self.errors: Sequence[type[BaseException]] = chain.errors
+        self.check = chain.check
         self.enter = chain.enter
         self.encode_input = chain.encode_input
         self.decode_input = chain.decode_input

@@ -78,6 +78,9 @@ class Workflow(Generic[I, O]):
 
     # The Runner port.
 
+    async def check(self, store: Store, run_id: str) -> None:
+        """A workflow's code is compared with the journal call by call, as it runs."""
+
     def enter(self, run_id: str) -> None:
         _execution_id.set(run_id)
 

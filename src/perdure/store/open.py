@@ -27,6 +27,13 @@ def open_store(url: str) -> SqlStore:
             raise InvalidInputError("store", f"{scheme}:// is not a store; use {_FORMS}")
 
 
+def sqlite_path(url: str) -> str:
+    """The file that an SQLite URL names. `InvalidInputError` if it names none, or is another's."""
+    if "://" in url and not url.startswith("sqlite://"):
+        raise InvalidInputError("store", f"{url.partition('://')[0]}:// names no SQLite file; use {_FORMS}")
+    return _sqlite_path(url)[0]
+
+
 def _sqlite(url: str) -> Driver:
     from perdure.store.sqlite import SqliteDriver  # a Postgres user needs none of it
 
