@@ -18,7 +18,6 @@ from perdure import (
     AmbiguousAnswer,
     Chain,
     ChainResumeError,
-    DurableRecoveryError,
     Resume,
     interrupt,
     open_engine,
@@ -136,18 +135,30 @@ def test_H6_answer_to_a_chain_survives_a_kill_before_the_body_runs(store_url: st
     assert shop.effects(ledger) == ["prepare", "pay", "receipt"]
 
 
-def test_H6_answer_to_a_chain_survives_a_start_that_fails(store_url: str, ledger: str) -> None:
-    """Given where the chain cannot go on: it is kept, the failed attempt shows, the right chain goes on with it."""
-    right = line("h6", prepare, asks_once, pays)
-    wrong = line("h6", prepare, pays, asks_once)
-    right.run(execution_id="h6", store=store_url)
-    with pytest.raises(DurableRecoveryError, match="'h6' has changed"):
+async def test_H6_answer_to_a_chain_survives_a_start_that_fails(store_url: str) -> None:
+    """An answer is stored, and then the run cannot be gone on with where it was given: it is kept, the failed attempt
+    shows, and the right chain goes on without asking again."""
+    right, wrong = (line("h6", prepare, asks_once, pays, state_schema=schema) for schema in ({"x": int}, {"y": int}))
+    right.run({"x": 1}, execution_id="h6", store=store_url)
+    with pytest.raises(DurableRecoveryError, match="does not fit the schema of chain 'h6'"):
         wrong.resume("h6", resume_value=YES, store=store_url)
     row = load(store_url, "h6").run
-    assert (row.status, "has changed" in (row.error or "")) == ("needs_attention", True)
+    assert (row.status, "y: is missing" in (row.error or "")) == ("needs_attention", True)
     (question,) = questions(store_url, "h6")
     assert (question.status, question.delivered_at) == ("answered", None)
     result: Any = right.resume("h6", store=store_url)
+    assert result.output == ["paid", True]
+
+
+def test_H6_a_chain_that_has_changed_is_refused_before_the_answer_is_stored(store_url: str) -> None:
+    """Where it can be seen that the run cannot go on, the question stays open."""
+    right, wrong = line("h6", prepare, asks_once, pays), line("h6", prepare, pays, asks_once)
+    right.run(execution_id="h6", store=store_url)
+    with pytest.raises(DurableRecoveryError, match="'h6' has changed"):
+        wrong.resume("h6", resume_value=YES, store=store_url)
+    assert load(store_url, "h6").run.status == "waiting"
+    assert [row.status for row in questions(store_url, "h6")] == ["pending"]
+    result: Any = right.resume("h6", resume_value=YES, store=store_url)
     assert result.output == ["paid", True]
 
 

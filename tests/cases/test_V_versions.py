@@ -95,8 +95,9 @@ async def test_V2_declared_versions_strand_nobody_silently(store_url: str) -> No
             await engine.resume(two, run_id, resume_value=Resume(approved=True))
         row = await engine.store.run_get(run_id)
         assert row is not None
-        assert row.status == "needs_attention"
-        assert (await engine.resume(two_and_one, run_id)).output == "shipped prepared"
+        assert row.status == "waiting"
+        resumed = await engine.resume(two_and_one, run_id, resume_value=Resume(approved=True))
+        assert resumed.output == "shipped prepared"
 
 
 async def test_V2_patched_code_serves_old_and_new_runs(store_url: str) -> None:

@@ -271,6 +271,21 @@ async def test_rule_who_starts_the_same_run_twice_waits_for_the_first(store_url:
     assert ran == ["stands"]
 
 
+async def test_rule_many_who_start_one_run_all_get_its_result(store_url: str):
+    """However they fall together: while it is created, runs, has just ended."""
+    chain = line("many", before)
+
+    async def start(run_id: str, later: int) -> Any:
+        for _ in range(later):
+            await asyncio.sleep(0)
+        return (await chain.arun(execution_id=run_id, store=store_url)).output
+
+    for n in range(50):
+        results = await asyncio.gather(*(start(f"r{n}", 3 * k) for k in range(12)))
+        assert results == [{"x": 1}] * 12
+    assert len(ran) == 50
+
+
 async def test_rule_a_run_cancelled_in_the_middle_of_a_node_is_cancelled(store_url: str):
     gate = Gate()
     ended: list[str] = []

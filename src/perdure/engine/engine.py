@@ -145,7 +145,8 @@ class Engine:
                     return result_of(runner, run_id, end.status, end.data)
                 if end.status is Status.NEEDS_ATTENTION and end.error is not None:
                     raise end.error
-                if end.is_lost and end.error is not None and not isinstance(end.error, RunLost):
+                # The refused creation of a run that exists already says nothing about that run.
+                if end.is_lost and end.error is not None and not isinstance(end.error, RunLost | DurableConflictError):
                     raise end.error
             settled = await self._look(runner, run_id)
             if settled is not None:
@@ -201,7 +202,7 @@ class Engine:
         return fold(loaded.records).result_data
 
     async def _get(self, run_id: str) -> RunRow:
-        row = await self.store.run_get(run_id)
+        row = await self.store.run_get(run_id) if isinstance(run_id, str) else None
         if row is None:
             raise ChainCheckpointError(f"no run {run_id} in {_shown(self.store.url)}")
         return row

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from perdure.core import codec, ids, keys, snapshots, topology
 from perdure.core.fold import Journal, fold
-from perdure.core.records import Kind, Recovery
+from perdure.core.records import Kind, OutcomeKind, Recovery
 from perdure.core.topology import Topology
 from perdure.engine.calls import Call, CallSpec
 from perdure.engine.context import TaskScope, current
@@ -370,5 +370,6 @@ def _begun(journal: Journal) -> dict[str, bool]:
         if op.kind == Kind.NODE and "!" not in op.path:
             names = (unquote(name) for name in op.path.split("/")[::2])
             name = functools.reduce(lambda outer, inner: topology.node_key(inner, outer), names, "")
-            begun[name] = begun.get(name, False) or op.is_completed
+            # A node that failed has led nowhere: it runs again.
+            begun[name] = begun.get(name, False) or (op.is_completed and op.outcome == OutcomeKind.VALUE)
     return begun
