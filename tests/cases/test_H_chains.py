@@ -18,6 +18,7 @@ from perdure import (
     AmbiguousAnswer,
     Chain,
     ChainResumeError,
+    DurableRecoveryError,
     Resume,
     interrupt,
     open_engine,
@@ -135,7 +136,7 @@ def test_H6_answer_to_a_chain_survives_a_kill_before_the_body_runs(store_url: st
     assert shop.effects(ledger) == ["prepare", "pay", "receipt"]
 
 
-async def test_H6_answer_to_a_chain_survives_a_start_that_fails(store_url: str) -> None:
+def test_H6_answer_to_a_chain_survives_a_start_that_fails(store_url: str) -> None:
     """An answer is stored, and then the run cannot be gone on with where it was given: it is kept, the failed attempt
     shows, and the right chain goes on without asking again."""
     right, wrong = (line("h6", prepare, asks_once, pays, state_schema=schema) for schema in ({"x": int}, {"y": int}))

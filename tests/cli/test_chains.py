@@ -12,6 +12,7 @@ import pytest
 from tests.cli.conftest import Ended
 from tests.support import keeping, kept
 
+from perdure import Checkpoint, PendingInterrupt
 from perdure.cli.exits import Exit
 from perdure.store.kept import PruneRequest
 
@@ -494,3 +495,19 @@ def test_a_chain_s_own_checkpointer_is_the_store_unless_another_is_named(
     assert shown.json["run"]["status"] == "completed"
     assert process("resume", "k1", "--runner", "own.py:kept", *YES, "--store", "other.db").code == Exit.UNKNOWN
     assert "--store" in process("run", "--runner", "own.py:foreign").err
+
+
+def test_questions_kept_by_hand_are_listed_with_those_of_runs(
+    perdure: Perdure, at: tuple[str, str], paused: str, store_url: str
+) -> None:
+    with keeping.checkpointer(store_url) as found:
+        asked = PendingInterrupt(
+            execution_id="by-hand", chain_name="mine", node_id="gate", reason="ok?", context={"n": 1}, agent_path=None,
+            created_at="",
+        )  # fmt: skip
+        found.record_interrupt(Checkpoint(checkpoint_id="c1", execution_id="by-hand", node_id="gate"), asked)
+    listed = perdure("list-pending", *at, "--json").json["pending"]
+
+    assert [(one["run_id"], one["node_id"]) for one in listed][-1] == ("by-hand", "gate")
+    assert paused in {one["run_id"] for one in listed}
+    assert (listed[-1]["reason"], listed[-1]["context"], listed[-1]["runner"]) == ("ok?", {"n": 1}, "mine")

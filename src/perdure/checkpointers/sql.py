@@ -60,6 +60,12 @@ class SqlCheckpointer:
                 self._holding = shared.hold(self._address(), self._open)
             return self._holding.store
 
+    @property
+    def is_open(self) -> bool:
+        """Whether `store` has only to be looked up."""
+        holding = self._holding
+        return holding is not None and holding.is_of_this_process
+
     def setup(self) -> None:
         """Create the schema, or migrate it. Idempotent, safe against other processes that do the same."""
         _ = self.store

@@ -134,7 +134,7 @@ def _load(url: str, run_id: str, wants_writes: Callable[[list[Point]], Any]) -> 
 
     async def work() -> tuple[Execution, list[Point], dict[str, list[str]]]:
         async with session.reading(url) as opened:
-            return await asyncio.to_thread(read, opened)  # type: ignore[arg-type]  # every store is an SqlStore
+            return await asyncio.to_thread(read, opened)
 
     execution, points, writes = session.run_async(work)
     loaded = execution.run

@@ -4,6 +4,7 @@ other.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +16,7 @@ from perdure.core import keys
 from perdure.core.records import InterruptRow, RunFilter, RunRow
 from perdure.core.states import Status
 from perdure.errors import InvalidInputError
+from perdure.store.kept import KeptQuestion, OpenQuestion
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,17 +30,21 @@ def list_pending(
     db_path: options.DbPath = None,
     is_json: options.Json = False,
 ) -> None:
-    """List the questions that wait for an answer, oldest first."""
+    """List the questions that wait for an answer, oldest first: those of runs, and those kept by a checkpointer's own
+    callers."""
     url = session.store_url(store, db_path)
 
-    async def work() -> list[InterruptRow]:
+    async def work() -> list[OpenQuestion]:
         if _is_missing(url):
             return []
         async with session.reading(url) as opened:
-            return await opened.interrupt_list(status="pending", limit=limit + 1)
+            of_runs = await opened.interrupt_list(status="pending", limit=limit + 1)
+            listed = await asyncio.to_thread(opened.checkpoints.pending_list, limit=limit + 1)
+            kept = [asked for asked in listed if isinstance(asked, KeptQuestion)]
+            return sorted([*of_runs, *kept], key=lambda asked: asked.created_at)
 
     rows = session.run_async(work)
-    questions = [question_of(row) for row in rows[:limit]]
+    questions = [question_of(row) if isinstance(row, InterruptRow) else _kept_question(row) for row in rows[:limit]]
     has_more = len(rows) > limit
     emit(is_json, {"pending": questions, "has_more": has_more}, lambda out: _show_pending(out, questions))
     if has_more:
@@ -92,6 +98,21 @@ def question_of(row: InterruptRow) -> dict[str, Any]:
         "agent_path": None,
         "reason": decoded(row.reason),
         "context": decoded(row.context),
+        "created_at": moment(row.created_at),
+    }
+
+
+def _kept_question(row: KeptQuestion) -> dict[str, Any]:
+    said = decoded(row.content)
+    content = said if isinstance(said, dict) else {}
+    return {
+        "run_id": row.run_id,
+        "interrupt_id": row.interrupt_id,
+        "runner": content.get("chain_name", ""),
+        "node_id": content.get("node_id", ""),
+        "agent_path": content.get("agent_path"),
+        "reason": content.get("reason"),
+        "context": content.get("context"),
         "created_at": moment(row.created_at),
     }
 

@@ -21,7 +21,7 @@ from perdure.cli.output import complain
 from perdure.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from perdure.store.base import Store
+    from perdure.store.sql_store import SqlStore
 
 T = TypeVar("T")
 
@@ -157,7 +157,7 @@ def sqlite_file(url: str) -> Path:
 
 
 @asynccontextmanager
-async def reading(url: str) -> AsyncIterator[Store]:
+async def reading(url: str) -> AsyncIterator[SqlStore]:
     """The store, for looking at it: nothing is claimed and no worker is registered."""
     from perdure.store.open import open_store
 

@@ -37,7 +37,7 @@ class ChainResult(BaseModel):
 class SettledChainResult(ChainResult):
     """A result that can be awaited, for `Chain.resume` outside of an event loop: it has run to the end already."""
 
-    def __await__(self) -> Generator[Any, None, SettledChainResult]:
+    def __await__(self) -> Generator[Any, None, ChainResult]:
         return self
         yield  # makes it a generator: there is nothing to wait for
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.core import codec
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from perdure.engine.results import RunResult
     from perdure.engine.streams import Event
     from perdure.flow.chain import Chain
-    from perdure.flow.chain_result import ChainResult
+    from perdure.flow.chain_result import ChainResult, SettledChainResult
     from perdure.flow.front import Front
     from perdure.store.base import Store
 
@@ -155,11 +155,11 @@ class ChainRuns:
         context: Any = None,
         answered_by: str | None = None,
         store: str | Store | None = None,
-    ) -> Awaitable[ChainResult]:
+    ) -> SettledChainResult:
         """`aresume`, awaitable as well. Without a running event loop it has run to the end when this returns, and what
-        it returns is the `ChainResult` itself."""
+        it returns is the `ChainResult` itself; in one it has not, and must be awaited."""
         if _is_in_loop():
-            return self.aresume(
+            return self.aresume(  # type: ignore[return-value]  # it is awaited, and nothing else
                 execution_id,
                 resume_value=resume_value,
                 modified_state=modified_state,
@@ -335,6 +335,8 @@ class ChainRuns:
     async def _own_store(self) -> Store | None:
         if self.checkpointer is None and self.checkpoint_enabled:
             return None
+        if getattr(self.checkpointer, "is_open", False):
+            return self._open_own_store()
         return await asyncio.to_thread(self._open_own_store)
 
     def _open_own_store(self) -> Store | None:
