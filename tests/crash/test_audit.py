@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from perdure.testing import audit
-from perdure.testing.catalogue import program
+from perdure.testing.catalogue import PROGRAMS, program
 from perdure.testing.facts import Facts, Row, read_facts
 from perdure.testing.ledger import Line, Told, new_token
 from perdure.testing.programs import Program
@@ -229,4 +229,5 @@ def test_the_auditor_accepts_a_repetition_in_doubt(facts: Facts) -> None:
 
 def test_every_program_is_named_once() -> None:
     """Programs are found by name in the child."""
+    assert len({one.name for one in PROGRAMS}) == len(PROGRAMS)
     assert program("two_questions").answers == {"first?": True, "second?": False}
