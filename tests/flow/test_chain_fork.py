@@ -237,6 +237,24 @@ def test_rule_a_fork_before_an_answered_question_asks_it_anew(store_url: str):
     assert (answered.status, answered.output) == ("completed", [True])
 
 
+def test_rule_a_fork_between_two_questions_of_one_node_keeps_the_first_answer(store_url: str):
+    """It was given before the fork point: only what came after it is asked again."""
+
+    def twice() -> list[bool]:
+        return [interrupt("first?").approved, interrupt("second?").approved]
+
+    chain = line("twice", twice)
+    chain.run(execution_id="r1", store=store_url)
+    chain.resume("r1", resume_value=NO, store=store_url)
+    first, second = (one for one in points(store_url, "r1") if one.status == "interrupted")
+    again = chain.fork("r1", checkpoint_id=first.checkpoint_id, store=store_url)
+    assert again.pending_interrupts[0]["reason"] == "first?"
+    fork = chain.fork("r1", checkpoint_id=second.checkpoint_id, store=store_url)
+    assert fork.pending_interrupts[0]["reason"] == "second?"
+    result: Any = chain.resume(fork.execution_id, resume_value=YES, store=store_url)
+    assert result.output == [False, True]
+
+
 # --- failures -------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.chains import YES, line, load, points
+from tests.support.chains import YES, checkpointer_of, line, load, points
 
 from perdure import Chain, ChainResult, interrupt
 from perdure.core.checkpoints import decoded_state
@@ -165,3 +165,33 @@ def test_rule_states_are_stored_as_differences_and_read_whole(store_url: str, is
     found = [one for one in points(store_url, result.execution_id) if one.node_id == "say"]
     assert [len(one.state["messages"]) for one in found if one.state] == list(range(1, size + 1))
     assert found[-1].state == result.final_state
+
+
+def test_rule_a_chain_keeps_its_runs_with_its_checkpointer_and_people_see_them_there(store_url: str):
+    """Runs, questions and states of a chain that was given a checkpointer, and of nobody else's store."""
+
+    def asks(y: int) -> bool:
+        return interrupt("go?", {"y": y}).approved
+
+    with checkpointer_of(store_url) as checkpointer:
+        chain = line("kept", lambda_y, asks, checkpointer=checkpointer)
+        paused = chain.run({"n": 1}, execution_id="r1")
+        (asked,) = checkpointer.list_pending_interrupts()
+        assert (asked.execution_id, asked.chain_name, asked.node_id, asked.reason, asked.context) == (
+            "r1", "kept", "asks", "go?", {"y": 2},
+        )  # fmt: skip
+        assert asked.interrupt_id == paused.pending_interrupts[0]["interrupt_id"]
+        result: Any = chain.resume("r1", resume_value=YES)
+        assert (result.output, checkpointer.list_pending_interrupts()) == (True, [])
+        found = checkpointer.list("r1")
+        last = checkpointer.get_last("r1")
+    assert [(one.node_id, one.status, one.state_snapshot) for one in found] == [
+        ("lambda_y", "completed", {"n": 1, "y": 2}),
+        ("asks", "interrupted", {"n": 1, "y": 2}),
+        ("asks", "completed", {"n": 1, "y": 2, "asks": True}),
+        ("run_end", "completed", {"n": 1, "y": 2, "asks": True}),
+    ]
+    assert last == found[-1]
+    assert found[1].interrupt_reason == "go?"
+    assert found[2].node_input == {"y": 2}
+    assert [one.node_id for one in points(store_url, "r1")] == [one.node_id for one in found]
