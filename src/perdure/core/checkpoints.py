@@ -17,6 +17,7 @@ from perdure.core.snapshots import Reader
 from perdure.errors import ChainCheckpointError, ChainResumeError, SerializationError
 
 RUN_END = "run_end"
+_PAUSE = "%/pause"
 _STEP_TYPES = {"step": "node", "effect": "tool_call", "workflow": "node", "interrupt": "hitl_pause", "node": "node"}
 
 
@@ -165,6 +166,21 @@ def _before(record: StoredRecord, state: Any, base: Any) -> Any:
     written = {record.name, *(result if isinstance(result, dict) else ())}
     kept = {name: value for name, value in state.items() if name not in written}
     return {**kept, **{name: base[name] for name in written if name in base}}
+
+
+def latest_state(loaded: Loaded) -> dict[str, Any] | None:
+    """The state of a run so far, as a tree: at its end or its last pause, or what its last record says. None for a run
+    without one."""
+    reader = Reader(None)
+    state: dict[str, Any] | None = None
+    for record in loaded.records:
+        if record.type == RecordType.SUBMITTED and loaded.run.kind == "chain":
+            reader = Reader(record.data)
+            state = reader.states[""]
+        elif record.state is not None:
+            key = _PAUSE if record.type == RecordType.STATUS else keys.operation_key(record.path, record.index)
+            state = reader.take(key, record.state, record.data)
+    return state
 
 
 def decoded_state(checkpoint: Checkpoint) -> dict[str, Any]:

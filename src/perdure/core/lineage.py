@@ -70,11 +70,26 @@ def write(visit: Visit, contributions: Mapping[str, Any], reducers: Mapping[str,
 
 
 def reduce(reducer: Reducer, state: Mapping[str, Any], name: str, value: Any) -> Any:
-    """What a reducer makes of a key; the first value of a key is taken as it is. Reducers get values of their own."""
+    """What a reducer makes of a key; the first value of a key is taken as it is. Reducers get values of their own, and
+    what they return must be recordable: `SerializationError` names the key."""
     if name not in state:
         return value
     old = state[name]
-    return reducer(old, value) if reducer in _PURE else reducer(own(old), own(value))
+    if reducer in _PURE:
+        return reducer(old, value)
+    reduced = reducer(own(old), own(value))
+    check_recordable({name: reduced})
+    return reduced
+
+
+def check_recordable(values: Mapping[str, Any]) -> None:
+    """Raise `SerializationError` naming the key if a value of a state cannot be recorded: before an effect is, not
+    after it."""
+    for name, value in values.items():
+        try:
+            codec.encode(value)
+        except SerializationError as error:
+            raise SerializationError(f"state.{name}{error.path.removeprefix('$')}", error.message) from None
 
 
 def own(value: Any) -> Any:

@@ -5,6 +5,7 @@ Policies and trailing errors: DESIGN "The journal's rules". The engine asks here
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -86,6 +87,12 @@ class RetryPlan:
 
     drops: tuple[Record, ...] = ()
     blocked_by: Operation | None = None
+
+
+def plan_retry_of(records: Sequence[StoredRecord]) -> RetryPlan:
+    """How to retry a run that has failed, from its records."""
+    failed = (r.name for r in reversed(records) if r.type == RecordType.STATUS and r.outcome == "failed")
+    return plan_retry(fold(records), next(failed, None))
 
 
 def plan_retry(journal: Journal, cause: str | None) -> RetryPlan:

@@ -57,7 +57,11 @@ def render(value: Any, scope: Mapping[str, Any]) -> Any:
 def check(value: Any, names: Sequence[str] = SCOPE_NAMES) -> None:
     """Reads every template in the value. Raises `ChainTemplateError` if one is malformed, or begins with none of the
     names."""
-    for reference in _references(value):
+    try:
+        references = list(_references(value))
+    except RecursionError:
+        raise ChainTemplateError("$", "is nested too deeply for a template, or refers to itself") from None
+    for reference in references:
         first = reference.path.segments[0]
         if first not in names:
             raise ChainTemplateError(reference.path.text, f"a path begins with one of {', '.join(names)}")

@@ -16,6 +16,7 @@ import contextlib
 import contextvars
 import logging
 import threading
+from collections.abc import Callable
 from typing import Any, cast
 
 from perdure.core import keys
@@ -90,8 +91,8 @@ class Drive:
         )
         self.loop = RunLoop(self, self._context)
         self.root: asyncio.Task[Any] | None = None
-        self.end_state: str | None = None
-        """What the runner says of its state for the record of the end."""
+        self.tell_state: Callable[[], str | None] | None = None
+        """What the runner says of its state for the record of the end, or of a pause."""
         plan.lane.loop = plan.loop
         plan.lane.on_commit = self._committed
         plan.lane.on_refused = self._on_refused

@@ -7,6 +7,7 @@ drive; what the store made of it (a cancel that came first, an answer that came 
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ from perdure.errors import DurableRecoveryError, PerdureError, RunLost, Unawaite
 if TYPE_CHECKING:
     from perdure.engine.drive import Drive
 
+
+log = logging.getLogger("perdure")
 
 _LEAST_STAY_S = 0.05
 """A timer that is due now fires here, whatever the setting."""
@@ -179,11 +182,21 @@ class Ending:
         self._is_written = True
         self.drive.recorder.is_muted = False
         if change.status in (Status.COMPLETED, Status.FAILED):
-            self.drive.recorder.status(change.status, data, _cause(error), self.drive.end_state)
+            self.drive.recorder.status(change.status, data, _cause(error), self._state())
+        elif change.status is Status.WAITING:
+            self.drive.recorder.status(change.status, None, None, self._state())
         else:
             self.drive.recorder.status(change.status, _why(error))
         n = self.drive.recorder.flush(change)
         self.drive.recorder.after_commit(n, self._end_committed)
+
+    def _state(self) -> str | None:
+        tell = self.drive.tell_state
+        try:
+            return None if tell is None else tell()
+        except Exception:  # what people see of the state is worth less than the end of the run
+            log.exception("run %s: its state cannot be told", self.drive.run_id)
+            return None
 
     def _end_committed(self) -> None:
         if self.drive.ended.done():

@@ -337,10 +337,7 @@ class Engine:
 
     async def _retry(self, row: RunRow, patches: Sequence[Record] = ()) -> None:
         loaded = await self.store.run_load(row.run_id)
-        cause = next(
-            (r.name for r in reversed(loaded.records) if r.type == RecordType.STATUS and r.outcome == "failed"), None
-        )
-        plan = recovery.plan_retry(fold(loaded.records), cause)
+        plan = recovery.plan_retry_of(loaded.records)
         if plan.blocked_by is not None:
             op = plan.blocked_by
             raise ChainResumeError(

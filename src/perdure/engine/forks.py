@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from perdure.core import codec, ids, keys, recovery
 from perdure.core.fold import fold
 from perdure.core.records import InterruptRow, Loaded, NewRun, Record, RecordType
+from perdure.core.states import Status
 from perdure.engine.runner import Runner
 
 
@@ -59,7 +60,15 @@ def fork_of(runner: Runner, source: Loaded, point: ForkPoint) -> Fork:
         for row in source.interrupts
         if row.answer is not None and (row.answer_seq or 0) <= point.seq and row.delivered_at is not None
     ]
-    return Fork(run, [*kept, *point.patches], answered)
+    return Fork(run, [*kept, *_forgotten(source, kept), *point.patches], answered)
+
+
+def _forgotten(source: Loaded, kept: Sequence[Record]) -> list[Record]:
+    """Of a failed run: the errors that a retry would forget, too. A fork that began with them could only fail."""
+    if source.run.status != Status.FAILED:
+        return []
+    ended = {(record.path, record.index) for record in kept if record.type == RecordType.COMPLETED}
+    return [drop for drop in recovery.plan_retry_of(source.records).drops if (drop.path, drop.index) in ended]
 
 
 def _asking_its_own(record: Record, renamed: Mapping[str, str]) -> Record:

@@ -7,6 +7,7 @@ the code goes on with it; what must be durable first waits here, behind a barrie
 from __future__ import annotations
 
 import collections
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from perdure.engine.calls import Call, Outcome
 from perdure.errors import DurableLimitError
 from perdure.store.base import Entry, JournalStore, Lane
 
+log = logging.getLogger("perdure")
 _NOTHING = Said(None)
 
 
@@ -85,7 +87,13 @@ class Recorder:
         self._questions.extend(questions)
 
     def _said(self, call: Call, outcome: Outcome | None) -> Said:
-        return _NOTHING if call.tell_state is None or self.is_muted else call.tell_state(outcome)
+        if call.tell_state is None or self.is_muted:
+            return _NOTHING
+        try:
+            return call.tell_state(outcome)
+        except Exception:  # what people see of the state is worth less than the record of what was done
+            log.exception("run %s: the state at %s cannot be told", self.lane.run_id, call.key)
+            return _NOTHING
 
     def deliver(self, call: Call, interrupt_id: str) -> None:
         """An answer enters a suspended operation."""

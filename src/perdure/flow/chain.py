@@ -10,18 +10,18 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
 
-from perdure.core import codec, ids, keys, snapshots, topology
+from perdure.core import codec, ids, keys, lineage, snapshots, topology
 from perdure.core.fold import Journal, fold
 from perdure.core.records import Kind, OutcomeKind, Recovery
 from perdure.core.topology import Topology
 from perdure.engine.calls import Call, CallSpec
 from perdure.engine.context import TaskScope, current
 from perdure.engine.drive import Drive
-from perdure.errors import ChainStateError, DurableRecoveryError, InvalidInputError, PerdureError
+from perdure.errors import ChainStateError, DurableRecoveryError, InvalidInputError, PerdureError, SerializationError
 from perdure.flow import node_bodies, plan
 from perdure.flow.chain_runs import ChainRuns, checked_state
 from perdure.flow.front import Beginning, Front
-from perdure.flow.nodes import Edge, Node, NodeGiven, NodeType, read_condition, read_node
+from perdure.flow.nodes import Edge, Node, NodeGiven, NodeType, is_runner, read_condition, read_node
 from perdure.flow.schemas import StateSchema
 from perdure.flow.variables import _current_checkpointer, _execution_id
 from perdure.store.base import Store
@@ -213,7 +213,7 @@ class Chain(ChainRuns):
         state = checked_state("initial_state", {} if value is None else value)
         plan_ = self.plan
         if plan_.schema is not None:
-            plan_.schema.fill(state)
+            lineage.check_recordable(plan_.schema.fill(state))
         return codec.encode(state)
 
     def decode_input(self, data: str) -> Any:
@@ -228,8 +228,8 @@ class Chain(ChainRuns):
     def drive(self, value: Any) -> Coroutine[Any, Any, Any]:
         return self.drive_with(value, None, None)
 
-    async def drive_with(self, state: dict[str, Any], context: Any, ended: Callable[[Front], None] | None) -> Any:
-        """Run the chain as the run's code; `ended` gets the front when it has come to its end."""
+    async def drive_with(self, state: dict[str, Any], context: Any, begun_with: Callable[[Front], None] | None) -> Any:
+        """Run the chain as the run's code; `begun_with` gets its front."""
         scope = current()
         assert isinstance(scope, TaskScope)
         drive = scope.drive
@@ -237,16 +237,17 @@ class Chain(ChainRuns):
         schema = self.plan.schema
         try:
             begun = state if schema is None else schema.fill(state)
-        except ChainStateError as error:  # it did fit when the run was submitted
+        except (ChainStateError, SerializationError) as error:  # it did fit when the run was submitted
             why = f"run {drive.run_id}: the state it began with does not fit the schema of chain {self.name!r}: {error}"
             raise drive.fault(DurableRecoveryError(why)) from None
         stored = snapshots.initial("", state)
         front = Front(self.plan, drive, "", begun, Beginning(lambda: stored, context))
+        drive.tell_state = front.end_state
+        if begun_with is not None:
+            begun_with(front)
         front.expect_patches()
         await front.run()
-        drive.end_state = front.end_state()
-        if ended is not None:
-            ended(front)
+        front.final_state()  # ends that do not agree are an error, like branches that meet
         return front.output()
 
 
@@ -301,11 +302,6 @@ def _planned(given: NodeGiven, rank: int) -> plan.PlannedNode:
         return plan.PlannedNode(given=given, rank=rank, spec=spec, inputs=inputs, runner=given.runs)
     spec, inputs = node_bodies.body_of(given)
     return plan.PlannedNode(given=given, rank=rank, spec=spec, inputs=inputs)
-
-
-def is_runner(thing: Any) -> bool:
-    """Whether a thing is a chain or a workflow: its code becomes part of the run."""
-    return callable(getattr(thing, "drive", None)) and hasattr(thing, "decode_output")
 
 
 def _branches(given: NodeGiven) -> list[plan.Branch]:

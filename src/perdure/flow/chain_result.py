@@ -8,9 +8,11 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from perdure.core import codec
-from perdure.core.checkpoints import Checkpoint, checkpoints
+from perdure.core.checkpoints import Checkpoint, checkpoints, latest_state
 from perdure.core.codec.text import dumps
 from perdure.core.records import Loaded
+from perdure.errors import PerdureError
+from perdure.flow.plan import Plan
 
 
 class ChainResult(BaseModel):
@@ -52,14 +54,30 @@ class SettledChainResult(ChainResult):
         """There is nothing to be closed."""
 
 
-def state_of(loaded: Loaded) -> tuple[dict[str, Any], dict[str, Any]]:
-    """State and results by node as the records have them: values of undeclared types are their data."""
-    found = checkpoints(loaded)
-    state = next((one.state for one in reversed(found) if one.state is not None), None)
-    results = {one.node_id: one for one in found if _is_result(one)}
-    values = {node_id: codec.decode(one.output or "null") for node_id, one in results.items()}
-    decoded = codec.decode(dumps(state)) if state is not None else {}
-    return decoded if isinstance(decoded, dict) else {}, values
+def state_of(loaded: Loaded, plan: Plan) -> tuple[dict[str, Any], dict[str, Any]]:
+    """State and results by node as the records have them, with the types that the chain declares."""
+    tree = latest_state(loaded)
+    declared = {node.given.output_key or node.given.id: node.spec.declared for node in plan.nodes.values()}
+    state = {name: _decoded(dumps(part), declared.get(name)) for name, part in (tree or {}).items()}
+    results = {one.node_id: one.output or "null" for one in checkpoints(loaded) if _is_result(one)}
+    types = {node.given.id: node.spec.declared for node in plan.nodes.values()}
+    values = {node_id: _decoded(text, types.get(node_id)) for node_id, text in results.items()}
+    return _typed(plan, state), values
+
+
+def _typed(plan: Plan, state: dict[str, Any]) -> dict[str, Any]:
+    """What does not fit the schema any more is shown as it is."""
+    try:
+        return state if plan.schema is None else plan.schema.check(state)
+    except PerdureError:
+        return state
+
+
+def _decoded(text: str, declared: object) -> Any:
+    try:
+        return codec.decode(text, declared)
+    except PerdureError:
+        return codec.decode(text)
 
 
 def _is_result(checkpoint: Checkpoint) -> bool:

@@ -47,19 +47,19 @@ class Bound:
         self._context = context
 
     def drive(self, value: Any) -> Coroutine[Any, Any, Any]:
-        return self._chain.drive_with(value, self._context, self._ended)
+        return self._chain.drive_with(value, self._context, self._begun)
 
-    def _ended(self, front: Front) -> None:
+    def _begun(self, front: Front) -> None:
         self.front = front
 
     async def result(self, engine: Engine, run: RunResult[Any]) -> ChainResult:
         """What a run has come to: from memory if it ended here, else from its records."""
         from perdure.flow.chain_result import ChainResult, state_of  # pydantic is loaded when there is a result
 
-        if run.status == "completed" and self.front is not None:
+        if run.status == "completed" and self.front is not None and self.front.has_ended:
             state, results = self.front.final_state(), self.front.results
         else:
-            state, results = state_of(await engine.store.run_load(run.execution_id))
+            state, results = state_of(await engine.store.run_load(run.execution_id), self._chain.plan)
         if run.status == "completed":
             self._chain.forget(run.execution_id)
         return ChainResult(

@@ -7,7 +7,8 @@ below the node's own, so each is recorded, repeated or asked about by itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+import collections
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -67,17 +68,19 @@ async def _chain(front: Front, open_: Open, chain: Any, value: Any, key: str) ->
 async def _parallel(front: Front, open_: Open, moment_of: GetMoment) -> Any:
     options = open_.node.given.options
     branches = open_.node.branches
-    limit = asyncio.Semaphore(options.max_concurrency) if options.max_concurrency is not None else None
     if options.over is not None:
         items = moment_of().render(options.over)
         if not isinstance(items, list | tuple):
             raise ChainStateError("over", f"node {open_.node.given.id!r} needs a list, and has {type(items).__name__}")
         names: Sequence[str] = [str(number) for number in range(len(items))]
-        work = [partial(_branch, front, open_, branches[0], n, (moment_of, item)) for n, item in enumerate(items)]
+        # A path of its own for each item: they are beside each other, none comes after another.
+        work = [(branches[0], f"{branches[0].name}-{n}", (moment_of, item)) for n, item in enumerate(items)]
     else:
         names = [branch.name for branch in branches]
-        work = [partial(_branch, front, open_, branch, 0, (moment_of,)) for branch in branches]
-    tasks = [front.drive.loop.create_task(_limited(limit, one)) for one in work]
+        work = [(branch, branch.name, (moment_of,)) for branch in branches]
+    slots = _Slots(options.max_concurrency)
+    # A coroutine that is made only when its turn comes is never left behind unawaited.
+    tasks = [front.drive.loop.create_task(_limited(slots, front, open_, *one)) for one in work]
     try:
         results = await _all(tasks, is_fast=options.failure_mode == "fail_fast")
     except asyncio.CancelledError:
@@ -87,12 +90,44 @@ async def _parallel(front: Front, open_: Open, moment_of: GetMoment) -> Any:
     return _result(open_, names, results)
 
 
-async def _limited(limit: asyncio.Semaphore | None, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    # A coroutine that is made only when its turn comes is never left behind unawaited.
-    if limit is None:
-        return await work()
-    async with limit:
-        return await work()
+class _Slots:
+    """How many branches are open at once. What the journal has begun is open already, and asks nobody."""
+
+    def __init__(self, most: int | None) -> None:
+        self._free = most
+        self._queue: collections.deque[asyncio.Future[None]] = collections.deque()
+
+    async def take(self, *, is_begun: bool) -> None:
+        if self._free is None:
+            return
+        if not is_begun and self._free <= 0:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._queue.append(turn)
+            await turn  # whoever gave its slot back has given it to us
+            return
+        self._free -= 1
+
+    def give(self) -> None:
+        if self._free is None:
+            return
+        self._free += 1
+        while self._free > 0 and self._queue:
+            turn = self._queue.popleft()
+            if not turn.done():
+                self._free -= 1
+                turn.set_result(None)
+
+
+async def _limited(slots: _Slots, front: Front, open_: Open, branch: Branch, name: str, args: tuple[Any, ...]) -> Any:
+    path = keys.node_path(open_.call.key, name)
+    op = front.drive.journal.operations.get(keys.operation_key(path, 0))
+    if op is not None and op.is_completed:
+        return await _branch(front, open_, branch, path, args)
+    await slots.take(is_begun=op is not None)
+    try:
+        return await _branch(front, open_, branch, path, args)
+    finally:
+        slots.give()
 
 
 async def _all(tasks: Sequence[asyncio.Task[Any]], *, is_fast: bool) -> list[Any]:
@@ -134,9 +169,9 @@ def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-async def _branch(front: Front, open_: Open, branch: Branch, index: int, args: tuple[Any, ...]) -> Any:
+async def _branch(front: Front, open_: Open, branch: Branch, path: str, args: tuple[Any, ...]) -> Any:
     drive = front.drive
-    call = Call(branch.spec, keys.node_path(open_.call.key, branch.name), index, args)
+    call = Call(branch.spec, path, 0, args)
     call.tell_state = partial(_said, front, open_, call)
     drive.calling.register(call)
     if branch.runner is None:

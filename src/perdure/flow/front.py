@@ -22,7 +22,7 @@ from perdure.core.lineage import Visit
 from perdure.core.records import Kind, OutcomeKind, Recovery
 from perdure.engine.calls import Call, CallSpec, Outcome
 from perdure.engine.drive import Drive
-from perdure.errors import PerdureError
+from perdure.errors import ChainError, PerdureError, SerializationError
 from perdure.flow import routing
 from perdure.flow.asking import tell_answer
 from perdure.flow.binding import Moment
@@ -68,10 +68,12 @@ class Front:
         self.drive = drive
         self.base = base
         self.input: Mapping[str, Any] = state
+        self._begun: Mapping[str, Any] = state
         self.context = beginning.context
         self._root = root = lineage.root("", state)
         self._root_stored = beginning.stored
         self.results: dict[str, Any] = {}
+        self.has_ended = False
         self.routing = routing.Routing(plan, drive)
         self._waiting: dict[str, list[Visit]] = {start: [root] for start in plan.starts}
         self._open: dict[str, Open] = {}
@@ -91,6 +93,7 @@ class Front:
         while True:
             self._begin_ready()
             if not self._open and not self._patch_count:
+                self.has_ended = True
                 return
             arrived, future = await self._next()
             if isinstance(arrived, Open):
@@ -196,12 +199,13 @@ class Front:
 
     def _end(self, open_: Open, future: asyncio.Future[Any]) -> None:
         node, visit = open_.node, open_.visit
-        del self._open[visit.key]
+        # One that fails stays open: its branch has come as far as to it.
         value = future.result() if open_.task is not None else self.drive.calling.reveal(open_.call, future.result())
         if open_.error is not None:
             raise open_.error
         if not open_.is_written:
             self._write(open_, value)
+        del self._open[visit.key]
         open_.call.release()
         self.results[node.given.id] = value
         targets = self.routing.targets(node, visit, value, self)
@@ -235,7 +239,14 @@ class Front:
                 return said
             except Exception as error:  # a reducer's, a schema's: it fails the chain, and the result stands
                 open_.error = error
-        return snapshots.store_before(base, visit.key, visit.before)[0]
+        return self._said_before(base, visit)
+
+    def _said_before(self, base: snapshots.Stored, visit: Visit) -> snapshots.Said:
+        """The state before a visit. What people see of it is worth less than the record it stands in."""
+        try:
+            return snapshots.store_before(base, visit.key, visit.before)[0]
+        except SerializationError:
+            return snapshots.Said(None)
 
     def stored(self, visit: Visit) -> snapshots.Stored:
         """How the state after a visit is stored; of one that was replayed, the records say."""
@@ -269,6 +280,7 @@ class Front:
         if self.plan.schema is not None:
             changes = self.plan.schema.check(changes)
         self.input = {**self.input, **given}
+        self._begun = {**self._begun, **changes}
         changed: dict[Visit, Visit] = {}
 
         def after(visit: Visit) -> Visit:
@@ -297,13 +309,27 @@ class Front:
         value = self.results[node.given.id]
         return self.final_state() if value is None and node.given.type in ("start", "end") else value
 
+    def _tips(self) -> list[Visit]:
+        """How far all branches have come: what has ended, and what led to what is open or waits."""
+        waiting = (visit for tokens in self._waiting.values() for visit in tokens)
+        opened = (visit for open_ in self._open.values() for visit in open_.visit.parents)
+        return [*(visit for _, visit in self._ends), *waiting, *opened]
+
     def end_state(self) -> str | None:
-        """The final state as the record of the end says it."""
-        return snapshots.store_before(self.stored(self._ends[0][1]), "", self.final_state())[0].text
+        """The state so far as the record of a run's end, or of its pause, says it. None where branches that have not
+        met do not agree."""
+        tips = self._tips()
+        if not tips:
+            return None
+        try:
+            state = lineage.join(tips, self.plan.reducers)
+            return snapshots.store_before(self.stored(tips[0]), "", state)[0].text
+        except (ChainError, SerializationError):
+            return None
 
     def written(self) -> dict[str, Any]:
         """What the final state has that the chain did not begin with: a nested chain's result."""
-        begun = self.input
+        begun = self._begun
         return {
             name: value
             for name, value in self.final_state().items()

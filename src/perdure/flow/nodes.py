@@ -116,6 +116,18 @@ _OPTION_TYPES: Mapping[str, tuple[Any, str]] = {
     "errors": (list | tuple | set | frozenset, "a list"),
 }
 _OPTIONS = frozenset(NodeOptions.__dataclass_fields__)
+_POLICY = frozenset({"recovery", "retries", "timeout", "errors"})
+_USED: Mapping[NodeType, frozenset[str]] = {
+    NodeType.AGENT: _POLICY | {"input"},
+    NodeType.TOOL: _POLICY,
+    NodeType.CONDITION: _POLICY | {"conditions"},
+    NodeType.PARALLEL: _POLICY | {"input", "agents", "branches", "over", "failure_mode", "max_concurrency"},
+    NodeType.HITL: frozenset({"reason", "context", "bind"}),
+    NodeType.START: frozenset(),
+    NodeType.END: frozenset({"output"}),
+    NodeType.TRANSFORMER: _POLICY | {"template"},
+}
+"""The options that a kind of node has a use for. Any other would be asked for in vain, so it is refused."""
 _SPELLED_OTHERWISE = {"parallel_failure_mode": "failure_mode", "expression": "conditions"}
 
 
@@ -148,6 +160,7 @@ def read_node(id: str, things: Mapping[str, Any], type: Any, config: Mapping[str
     if made is not None and not isinstance(made, Node):
         raise InvalidInputError("node", f"expected a function decorated with @node, got {made!r}; a function is fn=...")
     runs, kind = _what_runs(id, things, type)
+    _check_used(id, kind, runs, config)
     mapping = things["input_mapping"]
     if mapping is not None and not isinstance(mapping, Mapping):
         raise InvalidInputError("input_mapping", f"must be a dict of templates, not {mapping!r}")
@@ -164,6 +177,23 @@ def read_node(id: str, things: Mapping[str, Any], type: Any, config: Mapping[str
         input_mapping=mapping,
         options=options,
     )
+
+
+def _check_used(id: str, kind: NodeType, runs: Any, config: Mapping[str, Any]) -> None:
+    used = _USED[kind] | {"metadata"}
+    if kind is NodeType.AGENT and is_runner(runs):
+        used -= _POLICY - {"errors"}  # its nodes have policies of their own
+    elif runs is None and kind in (NodeType.CONDITION, NodeType.TRANSFORMER):
+        used -= _POLICY
+    for name in config:
+        if _SPELLED_OTHERWISE.get(name, name) not in used:
+            known = ", ".join(sorted(used))
+            raise InvalidInputError(name, f"node {id!r} is of type {kind}, which has no use for it; it has {known}")
+
+
+def is_runner(thing: Any) -> bool:
+    """Whether a thing is a chain or a workflow: its code becomes part of the run."""
+    return callable(getattr(thing, "drive", None)) and hasattr(thing, "decode_output")
 
 
 def _options(id: str, config: Mapping[str, Any]) -> NodeOptions:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
+from perdure.core import lineage
 from perdure.errors import ChainStateError, InvalidInputError
 
 _MISSING: Any = object()
@@ -113,14 +114,18 @@ class StateSchema:
         return self.check(filled)
 
     def check(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Each value as its key's type makes it; keys that nobody declared are left alone."""
-        return {
+        """Each value as its key's type makes it; keys that nobody declared are left alone. What a type has made of a
+        value must be recordable: `SerializationError` names the key."""
+        checked = {
             name: self._keys[name].check(name, value) if name in self._keys else value for name, value in values.items()
         }
+        lineage.check_recordable({name: made for name, made in checked.items() if made is not values[name]})
+        return checked
 
 
 def _made(default: Any) -> Any:
-    return default() if isinstance(default, _Factory) else default
+    """A default for one state: what becomes of it there is not the next one's default."""
+    return default() if isinstance(default, _Factory) else lineage.own(default)
 
 
 class _Factory:
