@@ -183,7 +183,8 @@ def test_V5_fork_before_a_question_of_a_chain_asks_again(store_url: str, depth: 
     assert done.final_state == {"x": 2, "asks": True}
     at = point(store_url, "v5", "sets")
     fork = chain.fork("v5", checkpoint_id=at.checkpoint_id, store=store_url)
-    assert (fork.status, fork.final_state["x"]) == ("paused", 1)
+    asking = point(store_url, fork.execution_id, "asks", status="interrupted")
+    assert (fork.status, asking.state) == ("paused", {"x": 1})
     (asked,) = questions(store_url, "v5")
     assert fork.pending_interrupts[0]["interrupt_id"] != asked.interrupt_id
     other: Any = chain.resume(fork.execution_id, resume_value=NO, store=store_url)

@@ -290,7 +290,6 @@ def test_rule_a_failed_run_may_be_forked_before_the_failure(store_url: str):
     assert fork.output == {"p": 10}
 
 
-@pytest.mark.xfail(strict=True, reason="a fork inherits the error of the node that failed its source")
 def test_rule_a_bare_fork_of_a_failed_run_gives_the_failed_node_another_try(store_url: str):
     """With the changed state: a fork that only repeated the recorded error would be of no use to anybody."""
 
