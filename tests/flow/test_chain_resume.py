@@ -191,13 +191,12 @@ def test_rule_another_chain_is_refused_and_consumes_nothing(store_url: str):
         lambda: other.resume("r1", resume_value=YES, store=store_url),
         lambda: other.fork("r1", store=store_url),
     ):
-        _refused(call, DurableRecoveryError, "belongs to chain 'asking', not to 'other chain'")
+        _refused(call, DurableRecoveryError, "belongs to chain 'asking', not to chain 'other chain'")
     assert [row.status for row in questions(store_url, "r1")] == ["pending"]
     result: Any = asking().resume("r1", resume_value=YES, store=store_url)
     assert result.status == "completed"
 
 
-@pytest.mark.xfail(strict=True, reason="the engine compares the runner's name and not its kind")
 def test_rule_a_workflow_of_the_same_name_is_refused_and_consumes_nothing(store_url: str):
     @workflow(name="asking")
     async def same_name(_: None) -> None:

@@ -197,7 +197,9 @@ def fork_point(loaded: Loaded, checkpoint_id: str | int | None) -> int:
         steps = [c for c in known if c.step_type != RUN_END]
         if not steps:
             raise ChainResumeError(f"run {loaded.run.run_id} has executed nothing: there is no checkpoint to fork from")
-        return steps[-1].seq
+        # What a person changed since then belongs to it: nothing was executed after that.
+        changed = [record.seq for record in loaded.records if record.type == RecordType.PATCHED]
+        return max([steps[-1].seq, *changed])
     for checkpoint in known:
         if str(checkpoint_id) in (checkpoint.checkpoint_id, str(checkpoint.seq)):
             if checkpoint.step_type == RUN_END:

@@ -59,6 +59,11 @@ TOPOLOGY = "%/topology"
 """The path of the chain's topology as it was when the run began."""
 
 
+def defaults_path(base: str) -> str:
+    """The path of what a chain's schema made for keys that its state did not have."""
+    return f"{base}/%/defaults" if base else "%/defaults"
+
+
 def node_path(base: str, node_id: str) -> str:
     """The path of a chain's node; its n-th visit has the key `<path>/n`. `~` would make it a task, a digit alone a
     call."""

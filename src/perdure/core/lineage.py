@@ -53,14 +53,20 @@ def root(key: str, state: State) -> Visit:
     return Visit(key=key, rank=-1, order=-1, before=state, after=state)
 
 
-def write(visit: Visit, contributions: Mapping[str, Any], reducers: Mapping[str, Reducer]) -> None:
-    """Let a visit set keys: what `contributions` has and the state before it has not. Raises what a reducer raises,
-    with the visit unchanged."""
+def write(
+    visit: Visit,
+    contributions: Mapping[str, Any],
+    reducers: Mapping[str, Reducer],
+    check: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+) -> None:
+    """Let a visit set keys: what `contributions` has and the state before it has not. `check` makes of a reduced value
+    what the state's schema says. Raises what a reducer or the check raises, with the visit unchanged."""
     before, after, writes = visit.before, visit.before.copy(), {}
     for name, value in contributions.items():
         reducer = reducers.get(name)
         if reducer is not None:
-            after[name] = reduce(reducer, before, name, value)
+            reduced = reduce(reducer, before, name, value)
+            after[name] = reduced if check is None else check({name: reduced})[name]
         elif name in before and is_same(before[name], value):
             continue
         else:
@@ -168,6 +174,26 @@ def join(tokens: Sequence[Visit], reducers: Mapping[str, Reducer]) -> State:
                 state[name] = value
     _check_agreed(last, reducers)
     return state
+
+
+def contributions(ends: Sequence[Visit], root: Visit, reducers: Mapping[str, Reducer]) -> State:
+    """What the visits since `root` have added up for the keys that are reduced: what the chain around them, which
+    reduces the same keys, has to be given."""
+    found: dict[Visit, None] = {}
+    waiting = list(ends)
+    while waiting:
+        visit = waiting.pop()
+        if visit is not root and visit not in found:
+            found[visit] = None
+            waiting.extend(visit.parents)
+    total: State = {}
+    for visit, _ in _in_order(list(found)):
+        for name, value in visit.writes.items():
+            if name in reducers and visit.patch is not None:
+                total.pop(name, None)  # a person has set it, in the chain around as well
+            elif name in reducers:
+                total[name] = reduce(reducers[name], total, name, value)
+    return total
 
 
 def _check_agreed(last: Mapping[str, list[tuple[int, Visit]]], reducers: Mapping[str, Reducer]) -> None:

@@ -8,6 +8,7 @@ arguments, and where there is none it takes the next free number; equal calls ar
 from __future__ import annotations
 
 import asyncio
+import collections
 import threading
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
@@ -63,7 +64,19 @@ class TaskScope:
 class BodyScope:
     """The inside of one operation's body: its calls, its questions. Threads and tasks of the body share it."""
 
-    __slots__ = ("_recorded", "_used", "asked", "call", "drive", "is_closed", "lines", "lock", "open_slot", "parent")
+    __slots__ = (
+        "_recorded",
+        "_runs",
+        "_used",
+        "asked",
+        "call",
+        "drive",
+        "is_closed",
+        "lines",
+        "lock",
+        "open_slot",
+        "parent",
+    )
 
     def __init__(self, drive: Drive, call: Call, parent: BodyScope | None = None) -> None:
         self.drive = drive
@@ -78,11 +91,21 @@ class BodyScope:
         self.lock = threading.Lock()
         self._recorded: dict[tuple[str, str, str | None], list[Operation]] | None = None
         self._used: dict[str, int] = {}
+        self._runs: collections.Counter[tuple[str, str]] = collections.Counter()
 
     @property
     def answers(self) -> dict[str, InterruptRow]:
         """Questions of this operation by slot, with their answers."""
         return self.drive.journal.interrupts.get((self.call.path, self.call.index)) or {}
+
+    def run_id_for(self, runner: str, input_digest: str) -> str:
+        """The id of a run that this body starts and does not name: the same at every repetition, so that what the run
+        has done is found again. Several with the same input are numbered."""
+        with self.lock:
+            number = self._runs[runner, input_digest]
+            self._runs[runner, input_digest] += 1
+        operation = self.drive.operation_id(self.call.key)
+        return f"{operation}:{codec.digest_of([runner, input_digest, number])[:16]}"
 
     def outermost(self) -> BodyScope:
         """The body that workflow code called; bodies inside it suspend with it."""

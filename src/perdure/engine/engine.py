@@ -17,7 +17,7 @@ from perdure.core.records import InterruptRow, Kind, Loaded, QuestionStatus, Rec
 from perdure.core.settings import EngineSettings, get_config
 from perdure.core.states import Status, is_terminal
 from perdure.engine.answers import choose_answers
-from perdure.engine.context import TaskScope, current
+from perdure.engine.context import BodyScope, TaskScope, current
 from perdure.engine.drive import Drive
 from perdure.engine.ending import DriveEnd
 from perdure.engine.forks import ForkPoint, fork_of
@@ -98,6 +98,8 @@ class Engine:
         input_data = self.host.settings.limits.check_payload("input", runner.encode_input(value))
         digest = digest_of_input(input_data)
         await self.host.ready()
+        if execution_id is None and isinstance(scope := current(), BodyScope):
+            execution_id = scope.run_id_for(runner.name, digest)  # a repetition of the body finds the same run
         if execution_id is None:
             drive = self.host.create(runner, new_run_id(), input_data, digest)
             drive.start()
@@ -174,7 +176,7 @@ class Engine:
         return None
 
     async def _claim(self, runner: Runner, row: RunRow) -> bool:
-        if row.runner != runner.name and (why := unfit(runner, row)) is not None:
+        if (row.runner, row.kind) != (runner.name, runner.kind) and (why := unfit(runner, row)) is not None:
             raise DurableRecoveryError(why)
         if row.status == Status.WAITING and (row.due_in_s is None or row.due_in_s > 0):
             return False
@@ -239,6 +241,8 @@ class Engine:
         """
         row = await self._get_fitting(runner, execution_id)
         patches = self._patches(state_patch)
+        if resume_value is not None and repeat_operation is not None:
+            raise InvalidInputError("repeat_operation", "is given beside resume_value; they are two decisions")
         if resume_value is not None:
             answers = {"interrupt_id": interrupt_id, "answered_by": answered_by, "row": row, "records": patches}
             await self.answer(execution_id, resume_value, **answers)
@@ -431,7 +435,7 @@ async def _durable(drive: Drive) -> None:
 
 
 def _check_same(row: RunRow, runner: Runner, digest: str) -> None:
-    if row.runner != runner.name:
+    if (row.runner, row.kind) != (runner.name, runner.kind):
         raise DurableConflictError(f"run id {row.run_id} belongs to {row.kind} {row.runner!r}, not to {runner.name!r}")
     if row.input_digest != digest:
         raise DurableConflictError(f"run id {row.run_id} exists with other input; use another id")

@@ -60,8 +60,8 @@ class Runner(Protocol):
 
 def unfit(runner: Runner, run: RunRow) -> str | None:
     """Why a runner may not go on with a run, for people; None if it may, as far as the run's row tells."""
-    if run.runner != runner.name:
-        return f"run {run.run_id} belongs to {run.kind} {run.runner!r}, not to {runner.name!r}"
+    if run.runner != runner.name or run.kind != runner.kind:
+        return f"run {run.run_id} belongs to {run.kind} {run.runner!r}, not to {runner.kind} {runner.name!r}"
     if run.version is not None and run.version != runner.version and run.version not in runner.accepts:
         return (
             f"run {run.run_id} was started by version {run.version!r} of {runner.name!r}; this is {runner.version!r} "

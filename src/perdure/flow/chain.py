@@ -20,7 +20,7 @@ from perdure.engine.drive import Drive
 from perdure.errors import ChainStateError, DurableRecoveryError, InvalidInputError, PerdureError, SerializationError
 from perdure.flow import node_bodies, plan
 from perdure.flow.chain_runs import ChainRuns, checked_state
-from perdure.flow.front import Beginning, Front
+from perdure.flow.front import Beginning, Front, begin_state
 from perdure.flow.nodes import Edge, Node, NodeGiven, NodeType, is_runner, read_condition, read_node
 from perdure.flow.schemas import StateSchema
 from perdure.flow.variables import _current_checkpointer, _execution_id
@@ -72,8 +72,10 @@ class Chain(ChainRuns):
                 raise InvalidInputError("reducers", f"{key!r}: expected a function of two values, got {reducer!r}")
         self._schema = None if state_schema is None else StateSchema(state_schema)
         self._nodes: list[plan.PlannedNode] = []
+        self._inside: list[Chain] = []
         self._edges: list[Edge] = []
         self._plan: plan.Plan | None = None
+        self._planned_with: tuple[Any, ...] = ()
 
     def __repr__(self) -> str:
         return f"<chain {self.name}: {len(self._nodes)} nodes>"
@@ -119,7 +121,10 @@ class Chain(ChainRuns):
             "input_mapping": input_mapping,
         }
         given = read_node(id, things, type, config)
-        self._nodes.append(_planned(given, len(self._nodes)))  # what cannot run is refused here
+        planned = _planned(given, len(self._nodes))  # what cannot run is refused here
+        self._nodes.append(planned)
+        runners = (planned.runner, *(branch.runner for branch in planned.branches))
+        self._inside += [runner for runner in runners if isinstance(runner, Chain)]
         self._plan = None
         return self
 
@@ -168,7 +173,7 @@ class Chain(ChainRuns):
     @property
     def plan(self) -> plan.Plan:
         """The chain read for running. Raises `ChainError` if it cannot run, naming everything that keeps it from it."""
-        if self._plan is None:
+        if self._plan is None or self._planned_with != self._stamp():
             plan.refuse(self.name, self.validate())
             shape = plan.shape_of(self._nodes, self._edges)
             self._plan = plan.Plan(
@@ -180,7 +185,12 @@ class Chain(ChainRuns):
                 is_strict=self.strict_routing,
                 topology=shape,
             )
+            self._planned_with = self._stamp()
         return self._plan
+
+    def _stamp(self) -> tuple[Any, ...]:
+        """Tells whether this chain, or one inside it, has been built on since."""
+        return (len(self._nodes), len(self._edges), *(one._stamp() for one in self._inside))
 
     def to_mermaid(self) -> str:
         """The chain as a Mermaid flowchart."""
@@ -236,7 +246,7 @@ class Chain(ChainRuns):
         _check_topology(drive, self.plan)
         schema = self.plan.schema
         try:
-            begun = state if schema is None else schema.fill(state)
+            begun = state if schema is None else begin_state(drive, "", schema, state)
         except (ChainStateError, SerializationError) as error:  # it did fit when the run was submitted
             why = f"run {drive.run_id}: the state it began with does not fit the schema of chain {self.name!r}: {error}"
             raise drive.fault(DurableRecoveryError(why)) from None

@@ -15,7 +15,7 @@ from typing import Any
 from perdure.core import keys, snapshots
 from perdure.engine.calls import Call, Outcome
 from perdure.errors import ChainError, ChainStateError
-from perdure.flow.front import Beginning, Front, Open
+from perdure.flow.front import Beginning, Front, Open, begin_state
 from perdure.flow.nesting import run_nested
 from perdure.flow.node_bodies import Checks, GetMoment, agent_input
 from perdure.flow.plan import CHAIN_TYPE, Branch
@@ -48,9 +48,10 @@ async def _chain(front: Front, open_: Open, chain: Any, value: Any, key: str) ->
     plan, visit, is_sharing = chain.plan, open_.visit, value is _NO_INPUT
     state = visit.before if is_sharing else value if isinstance(value, dict) else {"input": value}
     if plan.schema is not None:
-        state = plan.schema.fill(state)
+        state = begin_state(front.drive, key, plan.schema, state)
     stored = partial(front.stored, visit.parents[0])
-    inner = Front(plan, front.drive, key, state, Beginning(stored, front.context))
+    around = front.outermost if is_sharing else None
+    inner = Front(plan, front.drive, key, state, Beginning(stored, front.context, around))
     if is_sharing:
         open_.inner.append(inner)
     try:
@@ -59,7 +60,7 @@ async def _chain(front: Front, open_: Open, chain: Any, value: Any, key: str) ->
         if open_.node.given.options.failure_mode in _SWALLOWING:
             inner.stop()  # the chain goes on without it: what is open in it may not
         raise
-    return inner.written() if is_sharing and open_.node.given.output_key is None else inner.output()
+    return inner.written(front.plan.reducers) if is_sharing and open_.node.given.output_key is None else inner.output()
 
 
 # --- several at once ------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,12 +27,14 @@ from perdure.flow import routing
 from perdure.flow.asking import tell_answer
 from perdure.flow.binding import Moment
 from perdure.flow.plan import Plan, PlannedNode
+from perdure.flow.schemas import StateSchema
 
 
 def _no_body() -> None:
     raise PerdureError("a change of the state has no body")
 
 
+_DEFAULTS = CallSpec(kind=Kind.VALUE, name="defaults", function=_no_body, recovery=Recovery.SAFE)
 _PATCH = CallSpec(kind=Kind.PATCH, name="state", function=_no_body, recovery=Recovery.SAFE)
 
 
@@ -42,6 +44,8 @@ class Beginning:
 
     stored: Callable[[], snapshots.Stored]
     context: Any
+    around: Front | None = None
+    """The outermost chain, if this one goes on from its state."""
 
 
 class Open:
@@ -72,6 +76,10 @@ class Front:
         self.context = beginning.context
         self._root = root = lineage.root("", state)
         self._root_stored = beginning.stored
+        self.outermost: Front = beginning.around or self
+        """The chain to which a person's changes come first."""
+        self._forgets = beginning.around is None or not plan.reducers
+        """Whether what nobody builds on any more may go: a chain inside another has to tell it what it added up."""
         self.results: dict[str, Any] = {}
         self.has_ended = False
         self.routing = routing.Routing(plan, drive)
@@ -92,17 +100,18 @@ class Front:
         """Visit nodes until none is open and none waits. Raises what a node has failed with."""
         while True:
             self._begin_ready()
-            if not self._open and not self._patch_count:
+            if not self._open and not self.outermost._patch_count:
                 self.has_ended = True
                 return
             arrived, future = await self._next()
             if isinstance(arrived, Open):
                 self._end(arrived, future)
-            else:
+            elif arrived is not None:
                 self._patch_count -= 1
                 self._take_patch(arrived)
 
-    async def _next(self) -> tuple[Open | str, asyncio.Future[Any]]:
+    async def _next(self) -> tuple[Open | str | None, asyncio.Future[Any]]:
+        """What has come; None if a person has changed the state meanwhile, and nothing else has."""
         if not self._arrived:
             self._wake = self.drive.loop.create_future()
             try:
@@ -111,10 +120,13 @@ class Front:
                 self.drive.check_open_or_cancelled()
                 self.stop()
                 raise
-        return self._arrived.popleft()
+        return self._arrived.popleft() if self._arrived else (None, self.drive.loop.create_future())
 
     def _tell(self, what: Open | str, future: asyncio.Future[Any]) -> None:
         self._arrived.append((what, future))
+        self._nudge()
+
+    def _nudge(self) -> None:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
@@ -213,14 +225,22 @@ class Front:
             self._waiting.setdefault(target, []).append(visit)
         if not targets:
             self._ends.append((node, visit))
-        elif not self._open and not self._ends and all(tokens == [visit] for tokens in self._waiting.values()):
+        elif self._forgets and not self._open and not self._ends and self._all_waits_for(visit):
             visit.parents = ()  # everything to come builds on it: nobody asks what was before
+
+    def _all_waits_for(self, visit: Visit) -> bool:
+        return all(tokens == [visit] for tokens in self._waiting.values())
 
     def _write(self, open_: Open, value: Any) -> Mapping[str, Any]:
         contributions = open_.node.contributes(value)
-        if self.plan.schema is not None:
-            contributions = self.plan.schema.check(contributions)
-        lineage.write(open_.visit, contributions, self.plan.reducers)
+        reducers, schema = self.plan.reducers, self.plan.schema
+        if schema is None:
+            lineage.write(open_.visit, contributions, reducers)
+        else:  # of what is reduced the result has to fit, not each contribution
+            checked = schema.check({name: one for name, one in contributions.items() if name not in reducers})
+            if any(contributions[name] is not one for name, one in checked.items()):
+                contributions = {name: checked.get(name, one) for name, one in contributions.items()}
+            lineage.write(open_.visit, contributions, reducers, schema.check)
         open_.is_written = True
         return contributions
 
@@ -295,6 +315,7 @@ class Front:
             open_.visit.before = {**open_.visit.before, **changes}
             for inner in open_.inner:
                 inner.patch(changes, given, number)
+        self._nudge()
 
     # The end.
 
@@ -322,16 +343,43 @@ class Front:
         if not tips:
             return None
         try:
-            state = lineage.join(tips, self.plan.reducers)
+            state = self._state_so_far()
             return snapshots.store_before(self.stored(tips[0]), "", state)[0].text
         except (ChainError, SerializationError):
             return None
 
-    def written(self) -> dict[str, Any]:
-        """What the final state has that the chain did not begin with: a nested chain's result."""
+    def written(self, reduced_around: Collection[str]) -> dict[str, Any]:
+        """What the final state has that the chain did not begin with: a nested chain's result. Of keys that the chain
+        around reduces, too, what was added."""
+        both = {name: reducer for name, reducer in self.plan.reducers.items() if name in reduced_around}
+        added = lineage.contributions([visit for _, visit in self._ends], self._root, both) if both else {}
+        return {**{name: one for name, one in self._differing(self.final_state()).items() if name not in both}, **added}
+
+    def _differing(self, state: lineage.State) -> dict[str, Any]:
         begun = self._begun
         return {
-            name: value
-            for name, value in self.final_state().items()
-            if name not in begun or not lineage.is_same(begun[name], value)
+            name: value for name, value in state.items() if name not in begun or not lineage.is_same(begun[name], value)
         }
+
+    def _state_so_far(self) -> lineage.State:
+        """The state of all branches as far as they have come, with what chains inside have come to."""
+        state = lineage.join(self._tips(), self.plan.reducers)
+        for open_ in self._open.values():
+            for inner in open_.inner:
+                if inner._tips():
+                    state = {**state, **inner._differing(inner._state_so_far())}
+        return state
+
+
+def begin_state(drive: Drive, base: str, schema: StateSchema, state: lineage.State) -> lineage.State:
+    """The state that a chain with a schema begins with. Its defaults are recorded: what made them may make others at
+    the next execution. A key that the schema has come to have since then takes its default now."""
+    made = schema.defaults(state)
+    if not made:
+        return schema.fill(state, made)
+    call = Call(_DEFAULTS, keys.defaults_path(base), 0)
+    drive.calling.register(call)
+    drive.open.pop(call.key, None)
+    outcome = drive.calling.completed_at_once(call, lambda: codec.encode(made))
+    recorded = drive.calling.reveal(call, outcome)
+    return schema.fill(state, {name: recorded.get(name, value) for name, value in made.items()})

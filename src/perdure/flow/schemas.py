@@ -22,11 +22,14 @@ _MISSING: Any = object()
 class Schema:
     """One value's schema: a type (anything pydantic understands) or a JSON schema (a dict)."""
 
-    def __init__(self, given: Any, field: str) -> None:
+    def __init__(self, given: Any, field: str, *, whole: Any = None) -> None:
         self._given = given
         self._field = field
+        self._whole = whole
+        """The validator of the document that a JSON schema is a part of: its references point there."""
         if isinstance(given, dict):
-            _check_json_schema(given, field)
+            if whole is None:
+                _check_json_schema(given, field)
         elif isinstance(given, str):
             raise InvalidInputError(field, f"must be a type or a JSON schema, not the text {given!r}")
         else:
@@ -62,7 +65,7 @@ class Schema:
 
     @cached_property
     def _validator(self) -> Any:
-        return _validator_of(self._given)
+        return _validator_of(self._given) if self._whole is None else self._whole.evolve(schema=self._given)
 
 
 class StateSchema:
@@ -73,6 +76,8 @@ class StateSchema:
         self._defaults: dict[str, Any] = {}
         self._required: set[str] = set()
         self._whole: Any = None
+        self._model: Schema | None = None
+        """Of a pydantic model: what it demands of all keys together, at the beginning."""
         if isinstance(given, dict) and _is_json_schema(given):
             self._read_json(given)
         else:
@@ -83,7 +88,7 @@ class StateSchema:
         self._whole = _validator_of(given)
         self._required = set(given.get("required", ()))
         for name, inner in given.get("properties", {}).items():
-            self._keys[name] = Schema(inner, "state_schema")
+            self._keys[name] = Schema(inner, "state_schema", whole=self._whole)
             if isinstance(inner, dict) and "default" in inner:
                 self._defaults[name] = inner["default"]
 
@@ -95,6 +100,8 @@ class StateSchema:
                 "must be a pydantic model, a dataclass, a TypedDict, a dict of types or a JSON schema of an object, "
                 f"not {given!r}",
             )
+        if isinstance(getattr(given, "model_fields", None), dict):
+            self._model = Schema(given, "state_schema")
         for name, (annotation, default) in fields.items():
             self._keys[name] = Schema(annotation, "state_schema")
             if default is _MISSING:
@@ -102,25 +109,29 @@ class StateSchema:
             elif default is not None or not _is_left_out(given, name):
                 self._defaults[name] = default
 
-    def fill(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """The state with defaults for what is missing, every key checked."""
-        filled = {**{name: _made(value) for name, value in self._defaults.items() if name not in state}, **state}
-        filled = {name: filled[name] for name in (*state, *(name for name in filled if name not in state))}
+    def defaults(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """What the schema has for the keys that the state lacks; made anew at each call."""
+        return {name: _made(value) for name, value in self._defaults.items() if name not in state}
+
+    def fill(self, state: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The state with defaults for what is missing (those given, if they were made before), every key checked."""
+        filled = {**state, **(self.defaults(state) if defaults is None else defaults)}
         missing = sorted(self._required - filled.keys())
         if missing:
             raise ChainStateError(missing[0], f"is missing; the state has {_named(state)}")
         if self._whole is not None:
             _check_json(self._whole, "state", filled)
+        if self._model is not None:
+            self._model.check("state", filled)
         return self.check(filled)
 
     def check(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Each value as its key's type makes it; keys that nobody declared are left alone. What a type has made of a
         value must be recordable: `SerializationError` names the key."""
-        checked = {
-            name: self._keys[name].check(name, value) if name in self._keys else value for name, value in values.items()
-        }
-        lineage.check_recordable({name: made for name, made in checked.items() if made is not values[name]})
-        return checked
+        made = {name: self._keys[name].check(name, value) for name, value in values.items() if name in self._keys}
+        converted = {name: value for name, value in made.items() if not lineage.is_same(values[name], value)}
+        lineage.check_recordable(converted)
+        return {**values, **converted} if converted or type(values) is not dict else values
 
 
 def _made(default: Any) -> Any:
@@ -143,19 +154,21 @@ def _fields_of(given: Any) -> dict[str, tuple[Any, Any]] | None:
     if isinstance(given, dict):
         return {name: (annotation, _MISSING) for name, annotation in given.items()} if given else None
     if dataclasses.is_dataclass(given) and isinstance(given, type):
-        hints = typing.get_type_hints(given)
+        hints = typing.get_type_hints(given, include_extras=True)
         return {field.name: (hints[field.name], _dataclass_default(field)) for field in dataclasses.fields(given)}
     if typing.is_typeddict(given):
         # `__required_keys__` knows nothing of Required and NotRequired where annotations are texts.
-        hints, full = typing.get_type_hints(given), typing.get_type_hints(given, include_extras=True)
+        full = typing.get_type_hints(given, include_extras=True)
         told = {name: typing.get_origin(hint) for name, hint in full.items()}
+        wrapped = (typing.Required, typing.NotRequired)
+        hints = {name: typing.get_args(hint)[0] if told[name] in wrapped else hint for name, hint in full.items()}
         required = {name for name in hints if told[name] is typing.Required} | {
             name for name in getattr(given, "__required_keys__", ()) if told[name] is not typing.NotRequired
         }
         return {name: (hint, _MISSING if name in required else None) for name, hint in hints.items()}
     model_fields = getattr(given, "model_fields", None)
     if isinstance(given, type) and isinstance(model_fields, dict):
-        return {name: (field.annotation, _model_default(field)) for name, field in model_fields.items()}
+        return {name: (_annotated(field), _model_default(field)) for name, field in model_fields.items()}
     return None
 
 
@@ -170,6 +183,11 @@ def _dataclass_default(field: dataclasses.Field[Any]) -> Any:
     if field.default_factory is not dataclasses.MISSING:
         return _Factory(field.default_factory)
     return _MISSING
+
+
+def _annotated(field: Any) -> Any:
+    """A field's type with its constraints."""
+    return typing.Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
 
 
 def _model_default(field: Any) -> Any:
