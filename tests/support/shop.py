@@ -263,7 +263,7 @@ async def _command(verb: str, url: str, options: dict[str, Any]) -> Any:
     runner = RUNNERS.get(options.pop("runner", ""))
     store = await asyncio.to_thread(open_store, url)
     if commit := options.pop("die_at", None):
-        die_at(store._driver, commit)  # type: ignore[attr-defined]
+        die_at(store._driver, commit)
     try:
         return await _perform(verb, store, settings, runner, options)
     finally:
