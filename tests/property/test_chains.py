@@ -229,6 +229,30 @@ async def test_a_fork_from_inside_a_nested_chain_that_has_failed_can_be_retried(
     assert result.final_state == {"flaky": "done"}
 
 
+async def test_a_retry_forgets_no_error_that_a_node_has_handled(store_url: str) -> None:
+    """A list with an item that fails, in a node that goes on without it; then another node fails, and is retried."""
+    failures = iter([ConnectionError("first time")])
+
+    async def per_item(item: int) -> int:
+        return 1 // item
+
+    async def flaky() -> str:
+        for failure in failures:
+            raise failure
+        return "done"
+
+    chain = Chain("handled").add_node(
+        "each", type="parallel", over="{{state.items}}", fn=per_item, failure_mode="continue"
+    )
+    chain.add_node("flaky", fn=flaky).connect("each", "flaky")
+    with pytest.raises(ConnectionError):
+        await chain.arun({"items": [1, 0]}, execution_id="run", store=store_url)
+    await chain.aretry("run", store=store_url)
+    async with open_engine(store_url) as engine:
+        records = await engine.store.record_list("run")
+    assert [record.name for record in records if record.type == RecordType.DROPPED] == ["flaky"]
+
+
 @_settings
 @given(shape=_shapes(), seed=_seeds)
 def test_a_fork_at_every_checkpoint_ends_like_its_source(shape: Shape, seed: int) -> None:

@@ -57,7 +57,8 @@ def _may_differ(op: Operation) -> bool:
 
 
 def trailing_errors(journal: Journal, below: str = "") -> list[Operation]:
-    """Errors after which no operation started on the same path or one that encloses it; inside `below` only.
+    """Errors after which no operation started on the same path or one that encloses it, and around which none has
+    returned a value; inside `below` only.
 
     `below` is an operation's key, or "" for the whole run. A new attempt or a `retry()` drops these and runs them
     again.
@@ -70,8 +71,15 @@ def trailing_errors(journal: Journal, below: str = "") -> list[Operation]:
         # A key records an error only where the effect has happened and its result could not be stored.
         and not op.path.startswith("@")
         and (not below or keys.is_below(op.path, below))
+        and not _is_settled(journal, op.path)
         and _is_trailing(journal, op, below)
     ]
+
+
+def _is_settled(journal: Journal, path: str) -> bool:
+    """Whether `path` lies inside an operation that has returned a value: what failed in there was handled in there."""
+    enclosing = (journal.operations.get(path[:cut]) for cut, char in enumerate(f"{path}/") if char in "/!")
+    return any(op is not None and op.is_completed and op.outcome == OutcomeKind.VALUE for op in enclosing)
 
 
 def _is_trailing(journal: Journal, op: Operation, below: str) -> bool:
