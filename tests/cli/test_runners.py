@@ -71,7 +71,7 @@ def test_a_file_that_is_called_like_a_known_module_hides_nobody(
         ("tests.cli.programs:", "must be module:name"),
         ("tests.cli.no_such:refund", "no module"),
         ("no_such_file.py:refund", "no file"),
-        ("tests.cli.programs:no_such", "its runners: crashes"),
+        ("tests.cli.programs:no_such", "its runners: branching"),
         ("tests.cli.programs:a_number", "a int"),
         ("tests.cli.programs:Factory", "the class"),
         ("tests.cli.programs:factory", "a callable of type Factory"),

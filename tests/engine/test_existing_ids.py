@@ -405,11 +405,12 @@ async def test_rule_another_version_is_refused_before_anything_runs(engine: Engi
     assert ran == []
 
 
-async def test_rule_an_answer_given_with_the_wrong_version_is_not_lost(engine: Engine):
+async def test_rule_an_answer_given_with_the_wrong_version_is_refused_and_the_question_stays(engine: Engine):
     await engine.run(versioned("1"), execution_id="r1")
     with pytest.raises(DurableRecoveryError):
         await engine.resume(versioned("2"), "r1", resume_value=YES)
-    assert (await engine.resume(versioned("1"), "r1")).output == "1 True"
+    assert [row.status for row in await engine.store.interrupt_list(run_id="r1")] == ["pending"]
+    assert (await engine.resume(versioned("1"), "r1", resume_value=YES)).output == "1 True"
 
 
 async def test_rule_accepts_continues_runs_of_an_older_version(engine: Engine):

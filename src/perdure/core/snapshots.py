@@ -29,6 +29,7 @@ _ENOUGH = 0.9
 """A whole state is written a little early: to look how large it really is costs as much as to write it."""
 _UNKNOWN = object()
 _PACKED = '{"packed"'
+_SMALL = 2048
 _MIN_PACKED_CHARS = 2048
 """Shorter results are recorded as they are, for whoever looks at the records."""
 
@@ -117,7 +118,9 @@ def _store(
         return Said(said, is_packed), Stored(key, state, base.size, base.read)
     read = base.read + len(said) + (len(text or "") if changes.is_referring else 0)
     size = max(2, base.size + changes.grown)
-    if read > 2 * size * _ENOUGH:  # an estimate: now it is worth looking
+    if size < _SMALL:  # an estimate, and of a small state the truth is as cheap
+        size = len(codec.encode(state))
+    if read > 2 * size * _ENOUGH:  # now it is worth looking
         whole = dumps({**head, "from": base.key, "whole": loads(codec.encode(state))})
         size = len(whole)
         if read > 2 * size * _ENOUGH:
