@@ -144,10 +144,11 @@ def _cycle_problems(topology: Topology) -> Iterator[str]:
     for number, node in enumerate(topology.nodes):
         if number not in reached and numbers[node.id] == number:
             yield f"node {node.id!r} is never reached: no path leads to it from a start"
+    back = [edge for edge in topology.edges if edge.is_cycle and edge.source in numbers and edge.target in numbers]
+    if not back:
+        return
     component_of = {number: at for at, part in enumerate(digraph.components(every)) for number in part}
-    for edge in topology.edges:
-        if not edge.is_cycle or edge.source not in numbers or edge.target not in numbers:
-            continue
+    for edge in back:
         if component_of[numbers[edge.source]] != component_of[numbers[edge.target]]:
             yield f"edge {_named(edge)} has max_iterations but closes no cycle: nothing leads from {edge.target!r} back"
 
@@ -156,6 +157,8 @@ def _branch_problems(topology: Topology) -> Iterator[str]:
     outgoing = _outgoing(topology)
     for node in topology.nodes:
         edges = outgoing.get(node.id, [])
+        if len(edges) < 2:
+            continue
         if node.type == "condition":
             for label, count in Counter(edge.label for edge in edges).items():
                 if count > 1:

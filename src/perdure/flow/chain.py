@@ -163,7 +163,10 @@ class Chain(ChainRuns):
         """Everything that keeps the chain from running, a sentence each; [] if it can run."""
         if (inside := _nesting_problem(self)) is not None:
             return [inside]
-        return [*topology.problems(self.topology), *_branch_problems(self)]
+        return self._problems(self.topology)
+
+    def _problems(self, shape: Topology) -> list[str]:
+        return [*topology.problems(shape), *_branch_problems(self)]
 
     @property
     def topology(self) -> Topology:
@@ -174,8 +177,10 @@ class Chain(ChainRuns):
     def plan(self) -> plan.Plan:
         """The chain read for running. Raises `ChainError` if it cannot run, naming everything that keeps it from it."""
         if self._plan is None or self._planned_with != self._stamp():
-            plan.refuse(self.name, self.validate())
-            shape = plan.shape_of(self._nodes, self._edges)
+            inside = _nesting_problem(self)
+            plan.refuse(self.name, [inside] if inside is not None else [])
+            shape = self.topology
+            plan.refuse(self.name, self._problems(shape))
             self._plan = plan.Plan(
                 name=self.name,
                 nodes={node.given.id: node for node in self._nodes},
