@@ -343,16 +343,18 @@ class ChainRuns:
         """The checkpointer's store; over a third party's object, an adapter; without any, this process's memory."""
         if self.checkpoint_enabled and self.checkpointer is None:
             return None
-        from perdure.checkpointers.foreign import open_foreign  # loaded by who gives a checkpointer
-        from perdure.checkpointers.memory import MemoryCheckpointer
-        from perdure.checkpointers.sql import SqlCheckpointer
+        if self.checkpoint_enabled:
+            from perdure.checkpointers.sql import SqlCheckpointer  # loaded by who gives a checkpointer
 
-        if not self.checkpoint_enabled:
-            self._memory = self._memory or MemoryCheckpointer()
-            return open_foreign(self._memory)
-        if isinstance(self.checkpointer, SqlCheckpointer):
-            return self.checkpointer.store
-        return open_foreign(self.checkpointer)
+            if isinstance(self.checkpointer, SqlCheckpointer):
+                return self.checkpointer.store
+        from perdure.checkpointers.foreign import open_foreign  # loaded by who gives another's, or none
+        from perdure.checkpointers.memory import MemoryCheckpointer
+
+        if self.checkpoint_enabled:
+            return open_foreign(self.checkpointer)
+        self._memory = self._memory or MemoryCheckpointer()
+        return open_foreign(self._memory)
 
     def forget(self, execution_id: str) -> None:
         """Let go of a completed run that is kept in memory only."""
